@@ -45,20 +45,20 @@ check-random: .venv/installed
 WORKERS ?= $(shell nproc)
 # The service on a simulated machine that fails: first bugs that are planted and must be found, then as it is.
 check-simulation: .venv/installed
-	PYTHONPATH=tests $(BIN)/python -m simulation.run --planted --workers $(WORKERS)
-	PYTHONPATH=tests $(BIN)/python -m simulation.run --histories 10000 --workers $(WORKERS)
+	PYTHONPATH=tests $(BIN)/python -m verification.simulation.run --planted --workers $(WORKERS)
+	PYTHONPATH=tests $(BIN)/python -m verification.simulation.run --histories 10000 --workers $(WORKERS)
 
 # A thousand kills in the middle of every command; ten million damaged inputs, many for every reader.
 check-faults: .venv/installed
-	PYTHONPATH=tests $(BIN)/python -m faults.run --kills 1000 --workers $(WORKERS)
+	PYTHONPATH=tests $(BIN)/python -m verification.faults.run --kills 1000 --workers $(WORKERS)
 
 check-fuzz: .venv/installed
-	PYTHONPATH=tests $(BIN)/python -m fuzz.run --executions 10000000 --least 100000 --workers $(WORKERS)
+	PYTHONPATH=tests $(BIN)/python -m verification.fuzz.run --executions 10000000 --least 100000 --workers $(WORKERS)
 
 # Two hundred lines of src broken one at a time: the tests that cover each must notice 95% of them.
 check-mutants: .venv/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt coverage
-	$(BIN)/python tools/mutants.py --workers $(shell nproc)
+	$(BIN)/python verification/mutants.py --workers $(shell nproc)
 
 # The steps of the Containerfile in a fresh environment, and its service from a read-only tree as a user who owns nothing
 # else. It needs a Python that every user may run: make check-container PYTHON=/usr/bin/python3

@@ -1,4 +1,6 @@
-"""`python -m benchmarks [NAME...]`, which is `vaiom bench`: each benchmark by name, as a table or as JSON."""
+"""`python -m benchmarks [NAME...]`, which is `vaiom bench`: each benchmark by name, as a table or
+as JSON.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ BENCHMARKS = {
     "bootstrap": "10,000 block-bootstrap replicates, against a plain loop",
     "evaluate": "scoring held-out windows, against a full pass over all their positions",
     "predict": "one forecast of the main model, against a plain full pass; a live bar, model apart",
-    "stream": "a live bar to its forecast where layers see a window, against a pass over that window; scoring likewise",
+    "stream": "a live bar to its forecast where layers see a window, against a pass over that "
+    "window; scoring likewise",
     "serve": "served forecasts, against a server that runs one pass for each request",
     "train": "an optimizer step of the main model, against plain PyTorch",
 }
@@ -53,10 +56,20 @@ def main(words: Sequence[str] | None = None, program: str = "python -m benchmark
         description="Measure speed and memory against plain reference code; use a quiet machine.",
     )
     about = "; ".join(f"{name}: {what}" for name, what in BENCHMARKS.items())
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"Benchmarks to run; by default, all. {about}.")
-    parser.add_argument("--bars", type=Path, help="Bar folder to measure on; by default, a simulated market.")
-    parser.add_argument("--corpus", type=Path, help="Corpus to train on; by default, one of a simulated market.")
-    parser.add_argument("--json", action="store_true", help="Print one JSON object on stdout, and nothing else there.")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"Benchmarks to run; by default, all. {about}."
+    )
+    parser.add_argument(
+        "--bars", type=Path, help="Bar folder to measure on; by default, a simulated market."
+    )
+    parser.add_argument(
+        "--corpus", type=Path, help="Corpus to train on; by default, one of a simulated market."
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="Print one JSON object on stdout, and nothing else there.",
+    )
     args = parser.parse_args(words)
     with progress_bar("measuring") as progress:
         results = run(args.names, args.bars, args.corpus, progress)

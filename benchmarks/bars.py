@@ -1,6 +1,8 @@
-"""Minute to hour bars, against pandas.resample over the same frame, and the peak memory of a large folder.
+"""Minute to hour bars, against pandas.resample over the same frame, and the peak memory of a large
+folder.
 
-Enters: a bar folder finer than an hour, or nothing for made-up minutes. Leaves: a `Measurement`; both ways must agree.
+Enters: a bar folder finer than an hour, or nothing for made-up minutes. Leaves: a `Measurement`;
+both ways must agree.
 Paper: "Market Data, Price Convention and Bar Construction".
 """
 
@@ -71,12 +73,17 @@ def require_equal(ours: pl.DataFrame, reference: pl.DataFrame) -> str:
         different = ours[name].ne_missing(reference[name])
         if different.any():
             row = int(different.arg_max() or 0)
-            raise VaiomError(f"bars differ: {name} of row {row} is {ours[name][row]} against {reference[name][row]}")
+            raise VaiomError(
+                f"bars differ: {name} of row {row} is {ours[name][row]} against "
+                f"{reference[name][row]}"
+            )
     return f"all {len(ours):,} bars, exactly"
 
 
 def race_input(bars: Path | None) -> tuple[pl.DataFrame, str]:
-    """The first asset of the folder that is finer than the target, or made-up minutes, and what to call it."""
+    """The first asset of the folder that is finer than the target, or made-up minutes, and what to
+    call it.
+    """
     for symbol, frame in read_bars(bars).items() if bars is not None else ():
         step = infer_timeframe(frame["Datetime"])
         if step is not None and step < timedelta(hours=1):
@@ -90,13 +97,21 @@ def measure_folder(rows: int) -> dict[str, Any]:
         folder = Path(name)
         write_minutes(folder / "minutes", rows)
         script = Path(__file__).with_name("folder_peak.py")
-        command = [sys.executable, "-P", str(script), str(folder / "minutes"), str(folder / "hours")]
+        command = [
+            sys.executable,
+            "-P",
+            str(script),
+            str(folder / "minutes"),
+            str(folder / "hours"),
+        ]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
     return {"folder_rows": rows, **json.loads(done.stdout)}
 
 
 def minutes(first: int, rows: int) -> pl.DataFrame:
-    """Made-up minute bars of trading weeks without end, from the row numbered `first`: a walk in whole ticks."""
+    """Made-up minute bars of trading weeks without end, from the row numbered `first`: a walk in
+    whole ticks.
+    """
     rng = np.random.default_rng([SEED, first])
     close = 1.1 + rng.integers(-9, 10, rows).cumsum() * 1e-5
     opened = close + rng.integers(-5, 6, rows) * 1e-5

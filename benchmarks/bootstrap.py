@@ -1,7 +1,7 @@
 """The asset-month bootstrap, against a plain loop that gathers the events of every replicate.
 
-Enters: nothing; the size is that of the paper's Test halves. Leaves: a `Measurement`; both ways draw the same blocks,
-so each replicate's mean and win-rate must agree.
+Enters: nothing; the size is that of the paper's Test halves. Leaves: a `Measurement`; both ways
+draw the same blocks, so each replicate's mean and win-rate must agree.
 Paper: Appendix, "Asset-Month Block Bootstrap".
 """
 
@@ -32,7 +32,11 @@ def run(_bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
 def measure(num_blocks: int, num_events: int, replicates: int, repeats: int) -> Measurement:
     """Race both ways from the gains of the events to the resampled statistics."""
     rng = np.random.default_rng(SEED)
-    blocks = np.sort(np.concatenate([np.arange(num_blocks), rng.integers(0, num_blocks, num_events - num_blocks)]))
+    blocks = np.sort(
+        np.concatenate(
+            [np.arange(num_blocks), rng.integers(0, num_blocks, num_events - num_blocks)]
+        )
+    )
     gains = rng.standard_normal(num_events) + 0.03
 
     def ours() -> Replicates:
@@ -68,7 +72,9 @@ def plain_loop(
 
 def require_equal(ours: Replicates, reference: Replicates) -> str:
     """Say what was compared, or by how much the two ways differ."""
-    distance = max(float(np.abs(mine - theirs).max()) for mine, theirs in zip(ours, reference, strict=True))
+    distance = max(
+        float(np.abs(mine - theirs).max()) for mine, theirs in zip(ours, reference, strict=True)
+    )
     if not distance <= TOLERANCE:
         raise VaiomError(f"a replicate differs by {distance}")
     return f"mean and win-rate of all {len(ours[0]):,} replicates, to {TOLERANCE:g}"

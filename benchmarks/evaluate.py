@@ -1,7 +1,9 @@
-"""Scoring held-out windows with the main model, against a full forward pass over all positions of the same batches.
+"""Scoring held-out windows with the main model, against a full forward pass over all positions of
+the same batches.
 
-Enters: nothing; weights are random, which cost the same as trained ones. Leaves: a `Measurement`. A scored window needs
-its last position alone, so the last layer computes no other; both ways must give the same log-probabilities.
+Enters: nothing; weights are random, which cost the same as trained ones. Leaves: a `Measurement`. A
+scored window needs its last position alone, so the last layer computes no other; both ways must
+give the same log-probabilities.
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ from pathlib import Path
 import torch
 
 from benchmarks.race import Measurement, race
+from vaiom.corpus.build import corpus_in_memory
+from vaiom.corpus.splits import VALIDATION
 from vaiom.errors import VaiomError
-from vaiom.events.build import corpus_in_memory
-from vaiom.events.splits import VALIDATION
 from vaiom.model.config import ModelConfig
 from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import Vaiom
-from vaiom.simulate.market import MarketConfig, write_market
+from vaiom.simulation.market import MarketConfig, write_market
 from vaiom.training.devices import autocast, resolve_device, resolve_type
 from vaiom.training.windows import DeviceCorpus, Scorer
 
@@ -51,7 +53,10 @@ def measure(config: ModelConfig, windows: int | None = None, repeats: int = REPE
     def full() -> torch.Tensor:
         ends = torch.from_numpy(rows).to(device)
         with torch.no_grad(), autocast(device, dtype):
-            parts = [return_log_probs(model(*data.inputs(part)))[:, -1] for part in ends.split(scorer.batch)]
+            parts = [
+                return_log_probs(model(*data.inputs(part)))[:, -1]
+                for part in ends.split(scorer.batch)
+            ]
         return torch.cat(parts).cpu()
 
     def ours() -> torch.Tensor:

@@ -1,6 +1,7 @@
 """Bars to the 25 continuous inputs, against plain pandas over the same frames.
 
-Enters: a bar folder, or nothing for the simulated market. Leaves: a `Measurement`; both ways must give one array.
+Enters: a bar folder, or nothing for the simulated market. Leaves: a `Measurement`; both ways must
+give one array.
 Paper: "Market Data, Price Convention and Bar Construction" and Appendix B, as in `events_pandas`.
 """
 
@@ -16,11 +17,11 @@ import numpy.typing as npt
 import polars as pl
 
 from benchmarks.race import Measurement, race, reference_library
+from vaiom.corpus.rows import bars_of, blocks_of
 from vaiom.errors import VaiomError
-from vaiom.events import fields
-from vaiom.events.fields import CONT_FIELDS
-from vaiom.events.rows import bars_of, blocks_of
-from vaiom.events.scales import AssetState
+from vaiom.features import fields
+from vaiom.features.fields import CONT_FIELDS
+from vaiom.features.recursions import AssetState
 from vaiom.market.folder import read_bars
 
 REPEATS = 7
@@ -29,7 +30,7 @@ REPEATS = 7
 def run(bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
     if bars is not None:
         return measure(read_bars(bars), str(bars))
-    from vaiom.simulate.market import simulate
+    from vaiom.simulation.market import simulate
 
     return measure({symbol: asset.bars for symbol, asset in simulate().items()}, "simulated market")
 
@@ -60,7 +61,9 @@ def measure(bars: Mapping[str, pl.DataFrame], source: str, repeats: int = REPEAT
     )
 
 
-def cont_of_bars(bars: pl.DataFrame, out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[np.float32]:
+def cont_of_bars(
+    bars: pl.DataFrame, out: npt.NDArray[np.float32] | None = None
+) -> npt.NDArray[np.float32]:
     """(N, 25) continuous inputs of one asset's bars: the events without a corpus around them."""
     if out is None:
         out = np.empty((len(bars), len(CONT_FIELDS)), np.float32)
@@ -73,7 +76,9 @@ def cont_of_bars(bars: pl.DataFrame, out: npt.NDArray[np.float32] | None = None)
 
 
 def cont_of_market(bars: Mapping[str, pl.DataFrame]) -> npt.NDArray[np.float32]:
-    """(N, 25) of all assets, one after another in sorted-symbol order; a thread per core works on them."""
+    """(N, 25) of all assets, one after another in sorted-symbol order; a thread per core works on
+    them.
+    """
     ends = np.cumsum([len(bars[symbol]) for symbol in sorted(bars)])
     out = np.empty((int(ends[-1]), len(CONT_FIELDS)), np.float32)
     parts = np.split(out, ends[:-1])
@@ -85,7 +90,9 @@ def cont_of_market(bars: Mapping[str, pl.DataFrame]) -> npt.NDArray[np.float32]:
 def require_equal(ours: npt.NDArray[np.float32], reference: npt.NDArray[np.float32]) -> str:
     """Say what was compared, or name the first value that differs in float32."""
     if ours.shape != reference.shape or ours.dtype != reference.dtype:
-        raise VaiomError(f"events differ: {ours.shape} {ours.dtype} against {reference.shape} {reference.dtype}")
+        raise VaiomError(
+            f"events differ: {ours.shape} {ours.dtype} against {reference.shape} {reference.dtype}"
+        )
     different = np.argwhere(ours != reference)
     if len(different):
         row, field = different[0]

@@ -1,8 +1,10 @@
-"""The event definitions once more, in plain pandas: what benchmarks race against and tests compare with.
+"""The event definitions once more, in plain pandas: what benchmarks race against and tests compare
+with.
 
-Enters: {symbol: bars} as pandas frames. Leaves: float64 features, masks and targets per asset, the (N, 25) float32
-array of continuous inputs, the Train fit sets and the three edge sets.
-Paper: Methods ("Market Data, Price Convention and Bar Construction", "Return Bucket Construction") and Appendix B.
+Enters: {symbol: bars} as pandas frames. Leaves: float64 features, masks and targets per asset, the
+(N, 25) float32 array of continuous inputs, the Train fit sets and the three edge sets.
+Paper: Methods ("Market Data, Price Convention and Bar Construction", "Return Bucket Construction")
+and Appendix B.
 
 It shares no code with the product, so an error must be made twice to go unseen.
 """
@@ -108,17 +110,23 @@ def calendar(stamps: pd.Series[Any]) -> pd.DataFrame:
 
 
 def cont_of_bars(bars: Mapping[str, pd.DataFrame]) -> npt.NDArray[np.float32]:
-    """The continuous inputs of all assets in sorted-symbol order, (N, 25), non-finite values as zero."""
+    """The continuous inputs of all assets in sorted-symbol order, (N, 25), non-finite values as
+    zero.
+    """
     parts = []
     for symbol in sorted(bars):
         frame = bars[symbol]
         fields = pd.concat([features(frame), calendar(frame["Datetime"])], axis=1)[CONT_FIELDS]
-        parts.append(np.nan_to_num(fields.to_numpy(np.float32), copy=False, nan=0.0, posinf=0.0, neginf=0.0))
+        parts.append(
+            np.nan_to_num(fields.to_numpy(np.float32), copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+        )
     return np.concatenate(parts)
 
 
 def targets(rows: pd.DataFrame) -> pd.DataFrame:
-    """What the rows of `features` must predict: next values in units known at the row, and whether each is valid."""
+    """What the rows of `features` must predict: next values in units known at the row, and whether
+    each is valid.
+    """
     following = rows[["Datetime", "log_ret", "log_gap", "relative_log_vol"]].shift(-1)
     missing_next = rows["mask_missing"].shift(-1, fill_value=True)
     log_ret_next, log_gap_next = following["log_ret"], following["log_gap"]
@@ -148,14 +156,22 @@ def events(bars: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return {symbol: pd.concat([frame, targets(frame)], axis=1) for symbol, frame in rows.items()}
 
 
-def fit_sets(made: Mapping[str, pd.DataFrame], train_end: pd.Timestamp = TRAIN_END) -> dict[str, Floats]:
+def fit_sets(
+    made: Mapping[str, pd.DataFrame], train_end: pd.Timestamp = TRAIN_END
+) -> dict[str, Floats]:
     """The Train values each edge set is fitted on: unmasked rows whose own target is valid."""
     values = {"return": "ret_z_next", "gap": "gap_z_next", "vol_regime": "relative_log_vol_next"}
     train = pd.concat(
-        [frame[(frame["target_timestamp"] < train_end) & ~frame["mask_any"]] for frame in made.values()],
+        [
+            frame[(frame["target_timestamp"] < train_end) & ~frame["mask_any"]]
+            for frame in made.values()
+        ],
         ignore_index=True,
     )
-    return {task: train.loc[train[f"valid_{task}"], column].to_numpy() for task, column in values.items()}
+    return {
+        task: train.loc[train[f"valid_{task}"], column].to_numpy()
+        for task, column in values.items()
+    }
 
 
 def fit_edges(fitted_on: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -176,7 +192,9 @@ def bucket(z: pd.Series[Any], valid: pd.Series[Any], edges: Floats) -> npt.NDArr
 def endpoints(
     frame: pd.DataFrame, start: pd.Timestamp | None, end: pd.Timestamp, context: int = 512
 ) -> npt.NDArray[np.int64]:
-    """Rows of one asset's events that are scored: enough history, unmasked, a valid return in [start, end)."""
+    """Rows of one asset's events that are scored: enough history, unmasked, a valid return in
+    [start, end).
+    """
     due = frame["target_timestamp"]
     inside = (due < end) if start is None else (due >= start) & (due < end)
     usable = inside & frame["valid_return"] & ~frame["mask_any"]

@@ -1,4 +1,5 @@
-"""Resample one bar folder to hours and print seconds and peak memory as JSON: run as a process of its own.
+"""Resample one bar folder to hours and print seconds and peak memory as JSON: run as a process of
+its own.
 
 Enters: source and output folder as arguments. Leaves: {"folder_seconds", "peak_mib"} on stdout.
 """
@@ -28,7 +29,9 @@ def peak_mib() -> float:
 def main(source: Path, out: Path) -> None:
     start = time.perf_counter()
     resample_folder(source, "1h", out)
-    print(json.dumps({"folder_seconds": time.perf_counter() - start, "peak_mib": round(peak_mib())}))
+    print(
+        json.dumps({"folder_seconds": time.perf_counter() - start, "peak_mib": round(peak_mib())})
+    )
 
 
 if __name__ == "__main__":

@@ -55,7 +55,9 @@ async def _ask_in_turn(port: int, requests: Iterator[bytes], end: float) -> list
     while (start := time.perf_counter()) < end and (request := next(requests, None)):
         writer.write(request)
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
-        body = await reader.readexactly(int(head.partition(b"content-length:")[2].split(None, 1)[0]))
+        body = await reader.readexactly(
+            int(head.partition(b"content-length:")[2].split(None, 1)[0])
+        )
         if head.split(None, 2)[1] != b"200":
             raise VaiomError(f"a request was refused: {body.decode()[:300]}")
         taken.append(time.perf_counter() - start)

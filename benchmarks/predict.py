@@ -1,8 +1,9 @@
 """One forecast of the main model from a full window, against a plain pass over all its positions.
 
-Enters: nothing; weights are random, which costs the same as trained ones. Leaves: a `Measurement` of one forecast by
-PyTorch, inputs and distribution included, on one thread. `extra` has the same for ONNX Runtime where it is installed,
-both on more threads, and the time of taking a live bar. All engines must give the same probabilities.
+Enters: nothing; weights are random, which costs the same as trained ones. Leaves: a `Measurement`
+of one forecast by PyTorch, inputs and distribution included, on one thread. `extra` has the same
+for ONNX Runtime where it is installed, both on more threads, and the time of taking a live bar. All
+engines must give the same probabilities.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ import numpy as np
 import torch
 
 from benchmarks.race import Measurement
+from vaiom.corpus.build import CorpusConfig, corpus_in_memory
+from vaiom.corpus.rows import meta_of
+from vaiom.corpus.tokenizer import Tokenizer
 from vaiom.errors import ConfigError, VaiomError
-from vaiom.events.build import CorpusConfig, corpus_in_memory
-from vaiom.events.fields import inputs_of
-from vaiom.events.fit import Tokenizer
-from vaiom.events.rows import meta_of
-from vaiom.forecast.engine import TOLERANCE, Engine, OnnxEngine
+from vaiom.features.fields import inputs_of
+from vaiom.forecast.backend import TOLERANCE, Engine, OnnxEngine
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.rows import Window
-from vaiom.forecast.torch_engine import TorchEngine, exported_bytes
+from vaiom.forecast.torch_backend import TorchEngine, exported_bytes
+from vaiom.forecast.window import Window
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import Checkpoint, ModelCard, Provenance
 from vaiom.model.config import ModelConfig
 from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import Vaiom
-from vaiom.simulate.market import MarketConfig, simulate, write_market
+from vaiom.simulation.market import MarketConfig, simulate, write_market
 
 REPEATS = 60
 THREADS = (1, 2)
@@ -69,7 +70,10 @@ def measure(config: ModelConfig, repeats: int = REPEATS) -> Measurement:
         equal=equal,
         extra={
             **{f"ratio_{name}": round(middle["plain"] / each, 3) for name, each in others.items()},
-            **{f"p99_ms_{name}": round(1e3 * float(np.quantile(s, 0.99)), 2) for name, s in seconds.items()},
+            **{
+                f"p99_ms_{name}": round(1e3 * float(np.quantile(s, 0.99)), 2)
+                for name, s in seconds.items()
+            },
             "push_ms": round(1e3 * push_seconds(forecaster, window), 3),
         },
     )
@@ -90,13 +94,17 @@ def plain_probs(forecaster: Forecaster, window: Window) -> Any:
 def require_equal(answers: dict[str, Any]) -> str:
     worst = max(float(np.abs(answer - answers["plain"]).max()) for answer in answers.values())
     if not worst <= TOLERANCE:
-        raise VaiomError(f"the engines differ: {worst:.2g} in a probability, {TOLERANCE:g} is allowed")
+        raise VaiomError(
+            f"the engines differ: {worst:.2g} in a probability, {TOLERANCE:g} is allowed"
+        )
     return f"probabilities of {len(answers)} ways, to {worst:.0e}"
 
 
 def push_seconds(forecaster: Forecaster, window: Window) -> float:
     """The median time of taking a live bar, model apart, once the window is full."""
-    bars = next(iter(simulate(MarketConfig(assets=1, bars=forecaster.context + PUSHED_BARS)).values())).bars
+    bars = next(
+        iter(simulate(MarketConfig(assets=1, bars=forecaster.context + PUSHED_BARS)).values())
+    ).bars
     online = forecaster.online()
     online.extend(window.symbol, bars.head(forecaster.context))
     live = bars.tail(PUSHED_BARS).iter_rows(named=True)
@@ -119,9 +127,16 @@ def _forecaster(config: ModelConfig) -> tuple[Forecaster, Window]:
 
 def card(config: ModelConfig, tokenizer: Tokenizer) -> ModelCard:
     origin = Provenance(
-        vaiom_version="", corpus_sha256="", inputs=[], splits={}, experiment="bench", train={}, seed=0, step=0,
+        vaiom_version="",
+        corpus_sha256="",
+        inputs=[],
+        splits={},
+        experiment="bench",
+        train={},
+        seed=0,
+        step=0,
         validation_bits=None,
-    )  # fmt: skip
+    )
     return ModelCard(config=config, tokenizer=tokenizer, provenance=origin, sha256="")
 
 

@@ -17,7 +17,9 @@ from vaiom.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Median seconds of both ways to a result; `ratio` is how many times faster ours is, `equal` what was compared."""
+    """Median seconds of both ways to a result; `ratio` is how many times faster ours is, `equal`
+    what was compared.
+    """
 
     name: str
     input: str
@@ -31,7 +33,9 @@ class Measurement:
         object.__setattr__(self, "ratio", self.reference_seconds / self.ours_seconds)
 
 
-def race(ours: Callable[[], object], reference: Callable[[], object], repeats: int) -> tuple[float, float]:
+def race(
+    ours: Callable[[], object], reference: Callable[[], object], repeats: int
+) -> tuple[float, float]:
     """Median seconds of both, taken in turns so that a busy moment hits both alike."""
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeats):

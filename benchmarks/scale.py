@@ -1,8 +1,9 @@
-"""What each stage costs by the row on a simulated market: `python -m benchmarks.scale OUT --assets N --bars N`.
+"""What each stage costs by the row on a simulated market: `python -m benchmarks.scale OUT --assets
+N --bars N`.
 
-Each stage is a command of its own, whose seconds, processor seconds and peak of memory are taken: of all its processes
-together, pages that they share counted for each. Leaves: one JSON object on stdout; stages whose folder is there
-already are not run again.
+Each stage is a command of its own, whose seconds, processor seconds and peak of memory are taken:
+of all its processes together, pages that they share counted for each. Leaves: one JSON object on
+stdout; stages whose folder is there already are not run again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ from typing import Any
 
 SAMPLE_SECONDS = 0.1
 STAGES = ("simulate", "build", "show", "baselines", "train", "evaluate", "score")
-SETTINGS = ("width=32", "num_layers=2", "context=64", "validate_every=2")  # a model of about the demo's size
+SETTINGS = (
+    "width=32",
+    "num_layers=2",
+    "context=64",
+    "validate_every=2",
+)  # a model of about the demo's size
 
 
 def measure(words: Sequence[object]) -> dict[str, Any]:
@@ -36,7 +42,9 @@ def measure(words: Sequence[object]) -> dict[str, Any]:
         waiting.join(SAMPLE_SECONDS)
     _, status, used = ended[0]
     if status:
-        raise SystemExit(f"{' '.join(command)} failed with status {os.waitstatus_to_exitcode(status)}")
+        raise SystemExit(
+            f"{' '.join(command)} failed with status {os.waitstatus_to_exitcode(status)}"
+        )
     return {
         "command": " ".join(map(str, ["vaiom", *words])),
         "seconds": round(time.perf_counter() - start, 1),
@@ -64,13 +72,17 @@ def resident_bytes(root: int) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("out", type=Path, help="Folder for the market, its corpus, a run and baselines.")
+    parser.add_argument(
+        "out", type=Path, help="Folder for the market, its corpus, a run and baselines."
+    )
     parser.add_argument("--assets", type=int, default=100)
     parser.add_argument("--bars", type=int, default=6000)
     parser.add_argument("--timeframe", default="1h")
     parser.add_argument("--workers", type=int, default=1, help="Processes that build the corpus.")
     parser.add_argument("--engine", default="local", help="How the corpus is built: local or ray.")
-    parser.add_argument("--only", default=",".join(STAGES), help="Stages to run, separated by commas.")
+    parser.add_argument(
+        "--only", default=",".join(STAGES), help="Stages to run, separated by commas."
+    )
     args = parser.parse_args(arguments)
     bars, corpus, run = args.out / "bars", args.out / "corpus", args.out / "run"
     market = ("--assets", args.assets, "--bars", args.bars, "--timeframe", args.timeframe)
@@ -81,8 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "simulate": (bars, ("data", "simulate", "--out", bars, *market)),
         "build": (corpus, ("corpus", "build", bars, "--out", corpus, *engine)),
         "show": (None, ("corpus", "show", corpus)),
-        "baselines": (args.out / "baselines", ("baselines", corpus, "--out", args.out / "baselines")),
-        "train": (run, ("train", corpus, "--experiment", "demo", "--steps", 2, "--out", run, *settings)),
+        "baselines": (
+            args.out / "baselines",
+            ("baselines", corpus, "--out", args.out / "baselines"),
+        ),
+        "train": (
+            run,
+            ("train", corpus, "--experiment", "demo", "--steps", 2, "--out", run, *settings),
+        ),
         "evaluate": (None, ("evaluate", run, *held_out)),
         "score": (None, ("score", run / "events-test-h1.parquet", "--against", run, *held_out)),
     }
@@ -91,10 +109,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         folder, words = stages[name]
         if folder is None or not folder.exists():
             costs[name] = measure(words)
-            costs[name]["cpu_microseconds_a_row"] = round(1e6 * costs[name]["cpu_seconds"] / rows, 2)
+            costs[name]["cpu_microseconds_a_row"] = round(
+                1e6 * costs[name]["cpu_seconds"] / rows, 2
+            )
             print(json.dumps({name: costs[name]}), file=sys.stderr)
     used = shutil.disk_usage(args.out)
-    print(json.dumps({"assets": args.assets, "rows": rows, "stages": costs, "disk_free": used.free}, indent=2))
+    print(
+        json.dumps(
+            {"assets": args.assets, "rows": rows, "stages": costs, "disk_free": used.free}, indent=2
+        )
+    )
 
 
 if __name__ == "__main__":

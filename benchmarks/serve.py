@@ -1,10 +1,12 @@
-"""Served forecasts: live ones a second, against a server that runs one pass over 512 rows for each request.
+"""Served forecasts: live ones a second, against a server that runs one pass over 512 rows for each
+request.
 
-Enters: nothing; the best and the main model with random weights, which cost the same as trained ones, and a simulated
-market. Leaves: a `Measurement` of live bars of many clients, each with an asset of its own, there and back with the
-forecast, against as many clients of a server of the main model that post their windows. `extra` has the times of one
-client alone: of a live bar with the disk flush, and of a posted history for the first time and again. Both servers are
-processes on this machine with the same threads, asked in turns.
+Enters: nothing; the best and the main model with random weights, which cost the same as trained
+ones, and a simulated market. Leaves: a `Measurement` of live bars of many clients, each with an
+asset of its own, there and back with the forecast, against as many clients of a server of the main
+model that post their windows. `extra` has the times of one client alone: of a live bar with the
+disk flush, and of a posted history for the first time and again. Both servers are processes on this
+machine with the same threads, asked in turns.
 """
 
 from __future__ import annotations
@@ -30,16 +32,16 @@ import torch
 from benchmarks.load import Load, post, run_load
 from benchmarks.race import Measurement
 from benchmarks.serve_plain import plain_forecast
+from vaiom.corpus.build import CorpusConfig, corpus_in_memory
 from vaiom.errors import VaiomError
-from vaiom.events.build import CorpusConfig, corpus_in_memory
 from vaiom.experiments.registry import experiment
-from vaiom.forecast.engine import TOLERANCE
+from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import Provenance, save_checkpoint
 from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom
-from vaiom.simulate.market import MarketConfig, simulate
+from vaiom.simulation.market import MarketConfig, simulate
 
 CLIENTS = 32
 ROUNDS = 3
@@ -57,7 +59,11 @@ def run(_bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
 
 
 def measure(
-    config: ModelConfig, plain: ModelConfig, rounds: int = ROUNDS, seconds: float = SECONDS, alone: int = ALONE
+    config: ModelConfig,
+    plain: ModelConfig,
+    rounds: int = ROUNDS,
+    seconds: float = SECONDS,
+    alone: int = ALONE,
 ) -> Measurement:
     """Ask our server alone, then both in turns."""
     threads = min(2, os.cpu_count() or 1)
@@ -66,25 +72,39 @@ def measure(
         later = _prepare(folder, {"ours": config, "plain": plain})
         model, bars = str(folder / "ours.safetensors"), str(folder / "bars")
         ours = ["-m", "vaiom", "serve", model, "--bars", bars, "--backfill", "0"]
-        theirs = ["-P", str(Path(__file__).with_name("serve_plain.py")), str(folder / "plain.safetensors")]
+        theirs = [
+            "-P",
+            str(Path(__file__).with_name("serve_plain.py")),
+            str(folder / "plain.safetensors"),
+        ]
         with _server(ours, threads) as port, _server(theirs, threads) as plain_port:
             histories = _histories(folder / "bars", config.context, alone)
-            served = [json.loads(_ask(port, "POST", _PATH, body)[1])["probs"] for body in histories[:4]]
+            served = [
+                json.loads(_ask(port, "POST", _PATH, body)[1])["probs"] for body in histories[:4]
+            ]
             forecaster = Forecaster.load(model)
             equal = require_equal(
-                served, [plain_forecast(forecaster, json.loads(body))["probs"] for body in histories[:4]]
+                served,
+                [plain_forecast(forecaster, json.loads(body))["probs"] for body in histories[:4]],
             )
-            first, again = (run_load(port, [(post(_PATH, each) for each in histories[4:])]) for _ in range(2))
+            first, again = (
+                run_load(port, [(post(_PATH, each) for each in histories[4:])]) for _ in range(2)
+            )
             pushes = [_pushes(symbol, frame) for symbol, frame in later.items()]
-            windows = [post(_PATH, each) for each in _histories(folder / "bars", plain.context, CLIENTS)]
+            windows = [
+                post(_PATH, each) for each in _histories(folder / "bars", plain.context, CLIENTS)
+            ]
             live: list[Load] = []
             posted: list[Load] = []
             for _ in range(rounds):
                 live.append(run_load(port, pushes, seconds))
                 posted.append(run_load(plain_port, [cycle([each]) for each in windows], seconds))
-            # Last: bars of the others would be late for an asset that had gone ahead, and change rows long past.
+            # Last: bars of the others would be late for an asset that had gone ahead, and change
+            # rows long past.
             push = run_load(port, [islice(pushes[0], alone)])
-    rate, plain_rate = (float(np.median([each.per_second for each in loads])) for loads in (live, posted))
+    rate, plain_rate = (
+        float(np.median([each.per_second for each in loads])) for loads in (live, posted)
+    )
     return Measurement(
         name="serve",
         input=f"live bars of {CLIENTS} clients, {threads} threads",
@@ -106,9 +126,13 @@ def _times(name: str, load: Load) -> dict[str, float]:
 
 
 def require_equal(ours: Sequence[Any], plain: Sequence[Any]) -> str:
-    worst = max(float(np.abs(np.subtract(one, other)).max()) for one, other in zip(ours, plain, strict=True))
+    worst = max(
+        float(np.abs(np.subtract(one, other)).max()) for one, other in zip(ours, plain, strict=True)
+    )
     if not worst <= TOLERANCE:
-        raise VaiomError(f"the servers differ: {worst:.2g} in a probability, {TOLERANCE:g} is allowed")
+        raise VaiomError(
+            f"the servers differ: {worst:.2g} in a probability, {TOLERANCE:g} is allowed"
+        )
     return f"probabilities of {len(ours)} windows, to {worst:.0e}"
 
 
@@ -122,12 +146,24 @@ def _prepare(folder: Path, models: dict[str, ModelConfig]) -> dict[str, pl.DataF
     corpus = CorpusConfig()
     tokenizer = corpus_in_memory(folder / "bars", corpus).tokenizer
     origin = Provenance(
-        vaiom_version="", corpus_sha256="", inputs=[], splits=corpus.splits.to_json(), experiment="bench", train={},
-        seed=0, step=0, validation_bits=None,
-    )  # fmt: skip
+        vaiom_version="",
+        corpus_sha256="",
+        inputs=[],
+        splits=corpus.splits.to_json(),
+        experiment="bench",
+        train={},
+        seed=0,
+        step=0,
+        validation_bits=None,
+    )
     for name, config in models.items():
         torch.manual_seed(0)
-        save_checkpoint(folder / f"{name}.safetensors", Vaiom(config, tokenizer.vocabulary_sizes), tokenizer, origin)
+        save_checkpoint(
+            folder / f"{name}.safetensors",
+            Vaiom(config, tokenizer.vocabulary_sizes),
+            tokenizer,
+            origin,
+        )
     return {symbol: bars.filter(pl.col("Datetime") >= begin) for symbol, bars in assets.items()}
 
 
@@ -150,7 +186,10 @@ def _pushes(symbol: str, frame: pl.DataFrame) -> Iterator[bytes]:
 
 def _as_json(frame: pl.DataFrame) -> list[dict[str, Any]]:
     return [
-        {name.lower(): value.isoformat() if name == "Datetime" else value for name, value in bar.items()}
+        {
+            name.lower(): value.isoformat() if name == "Datetime" else value
+            for name, value in bar.items()
+        }
         for bar in frame.iter_rows(named=True)
     ]
 
@@ -162,7 +201,8 @@ def _server(command: Sequence[str], threads: int) -> Iterator[int]:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     process = subprocess.Popen(
-        [sys.executable, *command, "--port", str(port), "--threads", str(threads)], stderr=subprocess.PIPE
+        [sys.executable, *command, "--port", str(port), "--threads", str(threads)],
+        stderr=subprocess.PIPE,
     )
     try:
         deadline = time.monotonic() + START_SECONDS

@@ -1,6 +1,8 @@
-"""The plain server that `serve` is compared with: one request, one pass over all positions, nothing shared.
+"""The plain server that `serve` is compared with: one request, one pass over all positions, nothing
+shared.
 
-Enters: `MODEL --port P --threads N`. Leaves: forecasts of posted bars over HTTP, as one would write it first.
+Enters: `MODEL --port P --threads N`. Leaves: forecasts of posted bars over HTTP, as one would write
+it first.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ import polars as pl
 import torch
 import uvicorn
 
-from vaiom.events.fields import inputs_of
-from vaiom.events.rows import meta_of
+from vaiom.corpus.rows import meta_of
+from vaiom.features.fields import inputs_of
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.torch_engine import TorchEngine
+from vaiom.forecast.torch_backend import TorchEngine
 from vaiom.model.heads import return_log_probs
 
 
@@ -28,7 +30,9 @@ def plain_forecast(forecaster: Forecaster, request: dict[str, Any]) -> dict[str,
     events = inputs_of(forecaster.config, window.columns, meta)
     assert isinstance(forecaster.engine, TorchEngine)
     with torch.no_grad():
-        logits = forecaster.engine.model(torch.from_numpy(events)[None], torch.from_numpy(meta)[None])
+        logits = forecaster.engine.model(
+            torch.from_numpy(events)[None], torch.from_numpy(meta)[None]
+        )
     probs = return_log_probs(logits)[0, -1].double().exp().numpy()
     return forecaster.distribution(window, probs / probs.sum()).to_dict()
 

@@ -1,6 +1,7 @@
 """`vaiom --help`, against a Python that does nothing.
 
-Enters: nothing. Leaves: a `Measurement` whose `extra` holds the difference, which is what a user waits for.
+Enters: nothing. Leaves: a `Measurement` whose `extra` holds the difference, which is what a user
+waits for.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ HELP = (sys.executable, "-c", "from vaiom.cli.main import main; main()", "--help
 NOTHING = (sys.executable, "-c", "pass")
 
 
-def run(_bars: Path | None = None, _corpus: Path | None = None, repeats: int = REPEATS) -> Measurement:
+def run(
+    _bars: Path | None = None, _corpus: Path | None = None, repeats: int = REPEATS
+) -> Measurement:
     equal = require_help(_output(HELP))
     ours_seconds, reference_seconds = race(lambda: _output(HELP), lambda: _output(NOTHING), repeats)
     return Measurement(

@@ -1,9 +1,11 @@
-"""A live bar to its forecast where layers see a window of rows: one row, against a pass over its whole window.
+"""A live bar to its forecast where layers see a window of rows: one row, against a pass over its
+whole window.
 
-Enters: nothing; the best model with random weights, which cost the same as trained ones, and a simulated market whose
-assets read each other. Leaves: a `Measurement` of taking a bar and forecasting, on one thread, in its processor time,
-which a busy machine spoils least. `extra` has the spread of that time, and how much faster all Validation events are
-scored in stretches than window by window on the same threads. Both ways must give the same probabilities.
+Enters: nothing; the best model with random weights, which cost the same as trained ones, and a
+simulated market whose assets read each other. Leaves: a `Measurement` of taking a bar and
+forecasting, on one thread, in its processor time, which a busy machine spoils least. `extra` has
+the spread of that time, and how much faster all Validation events are scored in stretches than
+window by window on the same threads. Both ways must give the same probabilities.
 """
 
 from __future__ import annotations
@@ -19,17 +21,17 @@ import torch
 
 from benchmarks.predict import card
 from benchmarks.race import Measurement
+from vaiom.corpus.build import corpus_in_memory
+from vaiom.corpus.splits import VALIDATION
+from vaiom.corpus.store import Corpus
 from vaiom.errors import VaiomError
-from vaiom.events.build import corpus_in_memory
-from vaiom.events.corpus import Corpus
-from vaiom.events.splits import VALIDATION
 from vaiom.experiments.registry import experiment
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.torch_engine import TorchEngine
+from vaiom.forecast.torch_backend import TorchEngine
 from vaiom.market.folder import read_bars
 from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom
-from vaiom.simulate.market import MarketConfig, write_market
+from vaiom.simulation.market import MarketConfig, write_market
 from vaiom.training.windows import DeviceCorpus, Scorer
 
 MARKET = MarketConfig(assets=6, bars=20_000)
@@ -43,9 +45,14 @@ def run(_bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
 
 
 def measure(
-    config: ModelConfig, market: MarketConfig = MARKET, pushed: int = PUSHED_BARS, scored: int = SCORED_WINDOWS
+    config: ModelConfig,
+    market: MarketConfig = MARKET,
+    pushed: int = PUSHED_BARS,
+    scored: int = SCORED_WINDOWS,
 ) -> Measurement:
-    """Take bars one by one, as they come in a live hour; then forecast from the windows that they left."""
+    """Take bars one by one, as they come in a live hour; then forecast from the windows that they
+    left.
+    """
     with tempfile.TemporaryDirectory() as folder:
         write_market(market, Path(folder) / "bars")
         assets = read_bars(Path(folder) / "bars")
@@ -64,14 +71,21 @@ def measure(
         reference_seconds=float(np.median(windows)),
         equal=f"probabilities of {pushed} forecasts, to {worst:.0e}",
         extra={
-            **{f"live_p{level}_ms": round(1e3 * float(np.percentile(ours, level)), 3) for level in (50, 99)},
+            **{
+                f"live_p{level}_ms": round(1e3 * float(np.percentile(ours, level)), 3)
+                for level in (50, 99)
+            },
             **_score(corpus, model, scored),
         },
     )
 
 
-def _race(bars: dict[str, pl.DataFrame], forecaster: Forecaster, pushed: int) -> tuple[float, list[float], list[float]]:
-    """The largest difference, the seconds of a bar with its forecast, and of a forecast from its whole window."""
+def _race(
+    bars: dict[str, pl.DataFrame], forecaster: Forecaster, pushed: int
+) -> tuple[float, list[float], list[float]]:
+    """The largest difference, the seconds of a bar with its forecast, and of a forecast from its
+    whole window.
+    """
     live = -(-pushed // len(bars))  # bars of each asset, rounded up
     kept = 2 * forecaster.context + live
     online, worst = forecaster.online(), 0.0
@@ -79,8 +93,13 @@ def _race(bars: dict[str, pl.DataFrame], forecaster: Forecaster, pushed: int) ->
     reference = online.copy()
     for symbol in bars:
         online.forecast(symbol)
-    later = pl.concat([frame.tail(live).with_columns(symbol=pl.lit(symbol)) for symbol, frame in bars.items()])
-    pushes = [(bar.pop("symbol"), bar) for bar in later.sort("Datetime", "symbol").head(pushed).iter_rows(named=True)]
+    later = pl.concat(
+        [frame.tail(live).with_columns(symbol=pl.lit(symbol)) for symbol, frame in bars.items()]
+    )
+    pushes = [
+        (bar.pop("symbol"), bar)
+        for bar in later.sort("Datetime", "symbol").head(pushed).iter_rows(named=True)
+    ]
     ours, theirs, dists = [], [], []
     for symbol, bar in pushes:
         start = time.thread_time()
@@ -100,7 +119,9 @@ def _race(bars: dict[str, pl.DataFrame], forecaster: Forecaster, pushed: int) ->
 
 
 def _score(corpus: Corpus, model: Vaiom, windows: int) -> dict[str, Any]:
-    """All Validation events in stretches; some of them window by window, which takes the same time for each."""
+    """All Validation events in stretches; some of them window by window, which takes the same time
+    for each.
+    """
     cpu = torch.device("cpu")
     data = DeviceCorpus(corpus, model.config, cpu)
     rows = corpus.endpoints(VALIDATION, model.config.context)
@@ -110,7 +131,9 @@ def _score(corpus: Corpus, model: Vaiom, windows: int) -> dict[str, Any]:
     few = np.linspace(0, len(rows) - 1, windows).astype(np.int64)
     start = time.perf_counter()
     with torch.inference_mode():
-        expected = torch.cat([model.log_probs(*data.inputs(torch.from_numpy(rows[[one]]))) for one in few])
+        expected = torch.cat(
+            [model.log_probs(*data.inputs(torch.from_numpy(rows[[one]]))) for one in few]
+        )
     per_window = (time.perf_counter() - start) / len(few)
     worst = (answers[few] - expected).abs().max().item()
     if not worst <= 10 * TOLERANCE:

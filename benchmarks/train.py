@@ -1,9 +1,10 @@
 """An optimizer step of the main model, against the plain PyTorch implementation beside this file.
 
-Enters: a corpus, or nothing for the simulated market. Leaves: a `Measurement` of seconds per optimizer step; both sides
-must have the same loss on the same windows once dropout is off. `extra` sets the step beside two floors of the
-hardware, each with rates measured in the same run: the arithmetic of the model at the speed of a large matrix product,
-and the least traffic of its activations at the speed of a copy.
+Enters: a corpus, or nothing for the simulated market. Leaves: a `Measurement` of seconds per
+optimizer step; both sides must have the same loss on the same windows once dropout is off. `extra`
+sets the step beside two floors of the hardware, each with rates measured in the same run: the
+arithmetic of the model at the speed of a large matrix product, and the least traffic of its
+activations at the speed of a copy.
 Paper: Methods, "Optimization and Reproducibility Settings".
 """
 
@@ -21,8 +22,8 @@ import torch
 
 from benchmarks.race import Measurement
 from benchmarks.train_plain import PlainModel, PlainTrainer
+from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import VaiomError
-from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom, count_parameters
 from vaiom.training.devices import resolve_device, resolve_type
@@ -31,8 +32,9 @@ from vaiom.training.step import TrainStep
 from vaiom.training.windows import DeviceCorpus, train_sampler
 
 TOLERANCE = {torch.float32: 2e-4, torch.float16: 5e-3}
-# Numbers of D values per position and block that the backward pass needs: block input, queries, keys, values, mixed
-# values, input of the feed-forward part, its four-times wider inside. Each is written and read, and so is its gradient.
+# Numbers of D values per position and block that the backward pass needs: block input, queries,
+# keys, values, mixed values, input of the feed-forward part, its four-times wider inside. Each is
+# written and read, and so is its gradient.
 SAVED_WIDTHS = 10
 _PASSES = 4
 
@@ -40,17 +42,23 @@ _PASSES = 4
 def run(_bars: Path | None = None, corpus: Path | None = None) -> Measurement:
     if corpus is not None:
         return measure(open_corpus(corpus), str(corpus))
-    from vaiom.events.build import build_corpus
-    from vaiom.simulate.market import MarketConfig, write_market
+    from vaiom.corpus.build import build_corpus
+    from vaiom.simulation.market import MarketConfig, write_market
 
     with tempfile.TemporaryDirectory() as folder:
         config = MarketConfig(bars=20_000)
         write_market(config, Path(folder) / "bars")
-        return measure(build_corpus(Path(folder) / "bars", Path(folder) / "corpus"), "simulated market")
+        return measure(
+            build_corpus(Path(folder) / "bars", Path(folder) / "corpus"), "simulated market"
+        )
 
 
 def measure(
-    corpus: Corpus, source: str, model: ModelConfig | None = None, train: TrainConfig | None = None, repeats: int = 3
+    corpus: Corpus,
+    source: str,
+    model: ModelConfig | None = None,
+    train: TrainConfig | None = None,
+    repeats: int = 3,
 ) -> Measurement:
     """Race both sides in turns over blocks of steps."""
     model, train = model or ModelConfig(), train or TrainConfig()
@@ -74,12 +82,14 @@ def measure(
     our_steps(1)  # compiles
     plain_steps(1)
     taken = [
-        (_seconds(our_steps, device) / num_ours, _seconds(plain_steps, device) / num_plain) for _ in range(repeats)
+        (_seconds(our_steps, device) / num_ours, _seconds(plain_steps, device) / num_plain)
+        for _ in range(repeats)
     ]
     ours, reference = (median(side) for side in zip(*taken, strict=True))
     return Measurement(
         name="train",
-        input=f"{train.windows_per_step} windows of {model.context} rows: {source}, {_device_name(device)}",
+        input=f"{train.windows_per_step} windows of {model.context} rows: {source}, "
+        f"{_device_name(device)}",
         ours_seconds=ours,
         reference_seconds=reference,
         equal=equal,
@@ -102,11 +112,16 @@ def require_equal(
         theirs = plain.loss(rows)
     if not abs(float(ours) - float(theirs)) < TOLERANCE[dtype]:
         raise VaiomError(f"the losses differ: {float(ours)} against {float(theirs)}")
-    return f"the loss of {len(rows)} windows without dropout, to {abs(float(ours) - float(theirs)):.1e} nats"
+    return (
+        f"the loss of {len(rows)} windows without dropout, to "
+        f"{abs(float(ours) - float(theirs)):.1e} nats"
+    )
 
 
 def copy_parameters(source: Vaiom, target: PlainModel) -> None:
-    """Give the plain model the product's parameters, which are stored side by side here and apart there."""
+    """Give the plain model the product's parameters, which are stored side by side here and apart
+    there.
+    """
     ours = source.state_dict()
     sizes = source.heads.sizes
     heads, biases = (
@@ -129,13 +144,19 @@ def copy_parameters(source: Vaiom, target: PlainModel) -> None:
             f"{layer}.norm2": f"{block}.feed_norm",
         }
     state = {
-        f"{theirs}.{kind}": ours[f"{mine}.{kind}"] for theirs, mine in named.items() for kind in ("weight", "bias")
+        f"{theirs}.{kind}": ours[f"{mine}.{kind}"]
+        for theirs, mine in named.items()
+        for kind in ("weight", "bias")
     }
     for number in range(source.config.num_layers):
         for kind in ("weight", "bias"):
             packed = ours[f"backbone.blocks.{number}.query_key_value.{kind}"]
             state[f"encoder.layers.{number}.self_attn.in_proj_{kind}"] = packed
-    for theirs, mine in (("asset", "asset_id"), ("asset_class", "asset_class_id"), ("timeframe", "timeframe_id")):
+    for theirs, mine in (
+        ("asset", "asset_id"),
+        ("asset_class", "asset_class_id"),
+        ("timeframe", "timeframe_id"),
+    ):
         state[f"{theirs}.weight"] = ours[f"encoder.embeddings.{mine}.weight"]
     state["positions.weight"] = ours["backbone.positions"]
     for theirs, mine in (
@@ -156,16 +177,26 @@ def _product(
 
 
 def _plain(corpus: Corpus, model: ModelConfig, device: torch.device) -> PlainTrainer:
-    network = PlainModel(model.width, model.num_heads, model.num_layers, model.context, model.dropout, corpus)
+    network = PlainModel(
+        model.width, model.num_heads, model.num_layers, model.context, model.dropout, corpus
+    )
     return PlainTrainer(corpus, network, model.context, device)
 
 
 def _floors(
-    corpus: Corpus, model: ModelConfig, train: TrainConfig, device: torch.device, dtype: torch.dtype, ours: float
+    corpus: Corpus,
+    model: ModelConfig,
+    train: TrainConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    ours: float,
 ) -> dict[str, Any]:
     tokens = train.windows_per_step * model.context
-    parameters = count_parameters(model, corpus.tokenizer.vocabulary_sizes) - model.context * model.width
-    # Forward is two operations per parameter and token, backward twice that; causal attention does half of T x T.
+    parameters = (
+        count_parameters(model, corpus.tokenizer.vocabulary_sizes) - model.context * model.width
+    )
+    # Forward is two operations per parameter and token, backward twice that; causal attention does
+    # half of T x T.
     attention = 3 * 2 * model.num_layers * model.context * model.width * tokens
     flops = 6 * parameters * tokens + attention
     size = torch.finfo(dtype).bits // 8
@@ -211,4 +242,8 @@ def _wait(device: torch.device) -> None:
 
 
 def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    return (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"{torch.get_num_threads()} CPU threads"
+    )

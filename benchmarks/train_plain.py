@@ -1,7 +1,9 @@
-"""The main model as most papers ship it: stock PyTorch layers, an explicit mask, windows sliced on the host.
+"""The main model as most papers ship it: stock PyTorch layers, an explicit mask, windows sliced on
+the host.
 
-It is the yardstick of `vaiom bench train` and shares nothing with the product but the configuration: the same
-architecture, dropout sites, losses and reduction, written in the most common way.
+It is the yardstick of `vaiom bench train` and shares nothing with the product but the
+configuration: the same architecture, dropout sites, losses and reduction, written in the most
+common way.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vaiom.events.corpus import Corpus
-from vaiom.events.splits import TRAIN
+from vaiom.corpus.splits import TRAIN
+from vaiom.corpus.store import Corpus
 
 BUCKETS, STATES, WEIGHT = 16, 4, 0.1
 
@@ -22,19 +24,25 @@ BUCKETS, STATES, WEIGHT = 16, 4, 0.1
 class PlainModel(nn.Module):
     """HybridContIn with MoMS and all auxiliary heads."""
 
-    def __init__(self, width: int, heads: int, layers: int, context: int, dropout: float, corpus: Corpus) -> None:
+    def __init__(
+        self, width: int, heads: int, layers: int, context: int, dropout: float, corpus: Corpus
+    ) -> None:
         super().__init__()
         sizes = corpus.tokenizer.num_buckets
         self.continuous = nn.Linear(25, width)
         self.asset = nn.Embedding(len(corpus.tokenizer.symbols) + 1, 8)
         self.asset_class = nn.Embedding(2, 8)
         self.timeframe = nn.Embedding(1, 8)
-        self.fusion = nn.Sequential(nn.Linear(width + 24, width), nn.GELU(), nn.Linear(width, width))
+        self.fusion = nn.Sequential(
+            nn.Linear(width + 24, width), nn.GELU(), nn.Linear(width, width)
+        )
         self.positions = nn.Embedding(context, width)
         layer = nn.TransformerEncoderLayer(
             width, heads, 4 * width, dropout, activation="gelu", batch_first=True, norm_first=True
         )
-        self.encoder = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(width), enable_nested_tensor=False)
+        self.encoder = nn.TransformerEncoder(
+            layer, layers, norm=nn.LayerNorm(width), enable_nested_tensor=False
+        )
         for block in self.encoder.layers:
             # The paper drops attention weights and the feed-forward output, nothing else.
             block.dropout.p = 0.0
@@ -48,7 +56,15 @@ class PlainModel(nn.Module):
     def forward(self, x: Tensor, meta: Tensor) -> dict[str, Tensor]:
         length = x.shape[1]
         c = functional.gelu(self.continuous(x.clamp(-32, 32)))
-        e = torch.cat([c, self.asset(meta[..., 0]), self.asset_class(meta[..., 1]), self.timeframe(meta[..., 2])], -1)
+        e = torch.cat(
+            [
+                c,
+                self.asset(meta[..., 0]),
+                self.asset_class(meta[..., 1]),
+                self.timeframe(meta[..., 2]),
+            ],
+            -1,
+        )
         h = self.fusion(e) + self.positions(torch.arange(length, device=x.device))
         mask = torch.triu(torch.full((length, length), float("-inf"), device=x.device), diagonal=1)
         h = self.encoder(h, mask=mask)
@@ -62,7 +78,9 @@ class PlainModel(nn.Module):
 
 
 def plain_loss(out: dict[str, Tensor], y: dict[str, Tensor]) -> Tensor:
-    """Return, Gap, VolReg and Ordinal, each one mean over the valid positions of the micro-batch."""
+    """Return, Gap, VolReg and Ordinal, each one mean over the valid positions of the
+    micro-batch.
+    """
     valid = y["return"] > 0
     target = y["return"][valid] - 1
     states = out["states"][valid].float().log_softmax(-1)
@@ -70,23 +88,37 @@ def plain_loss(out: dict[str, Tensor], y: dict[str, Tensor]) -> Tensor:
     log_probs = torch.logsumexp(states[..., None] + components, dim=1)
     loss = functional.nll_loss(log_probs, target)
     passed = torch.arange(1, BUCKETS, device=target.device) < (target + 1)[:, None]
-    loss = loss + WEIGHT * functional.binary_cross_entropy_with_logits(out["ordinal"][valid].float(), passed.float())
+    loss = loss + WEIGHT * functional.binary_cross_entropy_with_logits(
+        out["ordinal"][valid].float(), passed.float()
+    )
     for name in ("gap", "vol_regime"):
         known = y[name] > 0
         if known.any():
-            loss = loss + WEIGHT * functional.cross_entropy(out[name][known].float(), y[name][known] - 1)
+            loss = loss + WEIGHT * functional.cross_entropy(
+                out[name][known].float(), y[name][known] - 1
+            )
     return loss
 
 
 class PlainTrainer:
-    """Four micro-batches of 32 windows, sliced from NumPy arrays and copied to the device one after another."""
+    """Four micro-batches of 32 windows, sliced from NumPy arrays and copied to the device one after
+    another.
+    """
 
-    def __init__(self, corpus: Corpus, model: PlainModel, context: int, device: torch.device, seed: int = 17) -> None:
+    def __init__(
+        self, corpus: Corpus, model: PlainModel, context: int, device: torch.device, seed: int = 17
+    ) -> None:
         self.model, self.context, self.device = model.to(device), context, device
         self.cont, self.meta = corpus.cont, corpus.meta.astype(np.int64)
         valid = corpus.valid_base
-        named = {"return": corpus.target_return, "gap": corpus.target_gap, "vol_regime": corpus.target_vol_regime}
-        self.targets = {name: np.where(valid, target, 0).astype(np.int64) for name, target in named.items()}
+        named = {
+            "return": corpus.target_return,
+            "gap": corpus.target_gap,
+            "vol_regime": corpus.target_vol_regime,
+        }
+        self.targets = {
+            name: np.where(valid, target, 0).astype(np.int64) for name, target in named.items()
+        }
         self.endpoints = corpus.endpoints(TRAIN, context)
         self.rng = np.random.default_rng(seed)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, weight_decay=0.01)
@@ -99,7 +131,11 @@ class PlainTrainer:
         def take(array: Any) -> Tensor:
             return torch.from_numpy(array[index]).to(self.device)
 
-        return take(self.cont), take(self.meta), {name: take(target) for name, target in self.targets.items()}
+        return (
+            take(self.cont),
+            take(self.meta),
+            {name: take(target) for name, target in self.targets.items()},
+        )
 
     def loss(self, ends: Any) -> Tensor:
         x, meta, y = self.batch(ends)

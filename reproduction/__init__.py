@@ -1,1 +1,3 @@
-"""The paper's tables made again: its figures, the runs behind them, verdicts, the page. Run from a checkout."""
+"""The paper's tables made again: its figures, the runs behind them, verdicts, the page. Run from a
+checkout.
+"""

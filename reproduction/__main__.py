@@ -1,4 +1,6 @@
-"""`python -m reproduction [TABLE...]`, which is `vaiom reproduce`: the paper's tables, ours beside the published."""
+"""`python -m reproduction [TABLE...]`, which is `vaiom reproduce`: the paper's tables, ours beside
+the published.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,10 @@ from reproduction.records import RUN, WALK
 from reproduction.tasks import Place, Task, finish_tasks
 from reproduction.transfer import write_transfer_page
 from vaiom.cli.console import note, print_json, progress_bar, show, user_errors
+from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import ConfigError
-from vaiom.events.corpus import Corpus, open_corpus
-from vaiom.experiments.engine import Engine
 from vaiom.experiments.registry import EXPERIMENTS
+from vaiom.experiments.tasks import Engine
 from vaiom.files import read_json, write_bytes
 from vaiom.report.tables import Column, Table, prose
 
@@ -31,20 +33,41 @@ def parse(words: Sequence[str] | None, program: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         program,
         usage="%(prog)s [OPTIONS] [TABLE]...",
-        description="Run the paper's experiments on your corpora and print the results beside the published ones.",
+        description="Run the paper's experiments on your corpora and print the results beside the "
+        "published ones.",
     )
     add, out = parser.add_argument, Path("runs/reproduction")
     add("tables", nargs="*", metavar="TABLE", help="Tables to make; by default, all.")
-    add("--corpus", type=Path, action="append", default=[], help="Corpus folder, one per timeframe; none: no new runs.")
     add(
-        "--out", type=Path, default=out, help=f"Folder for runs, records and the page; finished work is reused. [{out}]"
+        "--corpus",
+        type=Path,
+        action="append",
+        default=[],
+        help="Corpus folder, one per timeframe; none: no new runs.",
     )
-    add("--baselines", type=Path, help="Folder of `vaiom baselines` for these splits; by default, three quick ones.")
+    add(
+        "--out",
+        type=Path,
+        default=out,
+        help=f"Folder for runs, records and the page; finished work is reused. [{out}]",
+    )
+    add(
+        "--baselines",
+        type=Path,
+        help="Folder of `vaiom baselines` for these splits; by default, three quick ones.",
+    )
     add("--engine", default="local", help="local, or ray for a cluster started by `ray start`.")
     add(
-        "--workers", type=int, default=1, help="Local runs at a time, spread over the GPUs; Ray uses its whole cluster."
+        "--workers",
+        type=int,
+        default=1,
+        help="Local runs at a time, spread over the GPUs; Ray uses its whole cluster.",
     )
-    add("--budget", default="full", help="full: the paper's lengths. fast: long runs are shortened, and marked.")
+    add(
+        "--budget",
+        default="full",
+        help="full: the paper's lengths. fast: long runs are shortened, and marked.",
+    )
     seeds = "Only runs of this seed; repeatable. By default, the paper's three."
     add("--seed", type=int, action="append", dest="seeds", help=seeds)
     change = "Change a setting of every run; repeatable. Changed experiments support no claim."
@@ -54,8 +77,16 @@ def parse(words: Sequence[str] | None, program: str) -> argparse.Namespace:
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
     add("--page", type=Path, help="File of the page; by default, in --out.")
     add("--list", action="store_true", help="Only show the runs and their cost.")
-    add("--docs", action="store_true", help="Only write the pages of docs/ again, from docs/results.")
-    add("--json", action="store_true", help="Print one JSON object on stdout, and nothing else there.")
+    add(
+        "--docs",
+        action="store_true",
+        help="Only write the pages of docs/ again, from docs/results.",
+    )
+    add(
+        "--json",
+        action="store_true",
+        help="Print one JSON object on stdout, and nothing else there.",
+    )
     args = parser.parse_args(words)
     if args.workers < 1:
         parser.error("--workers: at least 1")
@@ -75,7 +106,12 @@ def main(words: Sequence[str] | None = None, program: str = "python -m reproduct
         _list(tables, tasks, args.json)
         return
     corpora = {timeframe: corpus.path for timeframe, corpus in opened.items() if corpus.path}
-    place = Place(corpora=corpora, out=args.out, baselines=args.baselines, deadline=time.time() + args.time_limit)
+    place = Place(
+        corpora=corpora,
+        out=args.out,
+        baselines=args.baselines,
+        deadline=time.time() + args.time_limit,
+    )
     engine = Engine(name=args.engine, workers=args.workers, device=args.device)
     with progress_bar("reproducing") as report:
         failures = finish_tasks(tasks, place, engine, report)
@@ -84,7 +120,9 @@ def main(words: Sequence[str] | None = None, program: str = "python -m reproduct
     write_page(records, page)
     if args.json:
         failed = [{"task": task, "reason": reason} for task, reason in failures.items()]
-        print_json({"tables": list(tables), "tasks": len(tasks), "failed": failed, "page": str(page)})
+        print_json(
+            {"tables": list(tables), "tasks": len(tasks), "failed": failed, "page": str(page)}
+        )
     else:
         for name in tables:
             for table, comment in tables_of(name, records):
@@ -113,29 +151,48 @@ def _open(paths: Sequence[Path]) -> dict[str, Corpus]:
         corpus = open_corpus(path)
         timeframe = corpus.tokenizer.timeframe
         if timeframe in corpora:
-            raise ConfigError("two corpora of one timeframe", where=path, got=timeframe, fix="name one of each")
+            raise ConfigError(
+                "two corpora of one timeframe", where=path, got=timeframe, fix="name one of each"
+            )
         corpora[timeframe] = corpus
     return corpora
 
 
 def _list(tables: tuple[str, ...], tasks: list[Task], json: bool) -> None:
     trained = [task for task in tasks if task.kind in (RUN, WALK)]
-    planned = [(task.label, cost_beside_main(task.experiment), task.shortened) for task in trained if task.experiment]
-    compared = {each: dict.fromkeys(row.experiment for row in each.rows) for each in COMPARISONS if each.name in tables}
+    planned = [
+        (task.label, cost_beside_main(task.experiment), task.shortened)
+        for task in trained
+        if task.experiment
+    ]
+    compared = {
+        each: dict.fromkeys(row.experiment for row in each.rows)
+        for each in COMPARISONS
+        if each.name in tables
+    }
     names = dict.fromkeys(name for experiments in compared.values() for name in experiments)
     whole = [(name, cost_beside_main(EXPERIMENTS[name]), EXPERIMENTS[name].about) for name in names]
     if json:
         experiments = [{"name": name, "cost": cost, "about": about} for name, cost, about in whole]
-        runs = [{"run": label, "cost": cost, "shortened": shortened} for label, cost, shortened in planned]
+        runs = [
+            {"run": label, "cost": cost, "shortened": shortened}
+            for label, cost, shortened in planned
+        ]
         print_json({"tables": list(tables), "experiments": experiments, "runs": runs})
         return
-    rows = [[each.name, each.title, ", ".join(experiments)] for each, experiments in compared.items()]
+    rows = [
+        [each.name, each.title, ", ".join(experiments)] for each, experiments in compared.items()
+    ]
     rows += [[name, "", "main"] for name in tables if name not in {row[0] for row in rows}]
     columns = [Column("table"), Column("title"), Column("experiments", prose)]
     show(Table(caption="Tables", columns=columns, rows=rows))
     what, about = ("Runs", "shortened") if planned else ("Experiments", "about")
     costs = [Column("name"), Column("cost", "{:.2f}".format), Column(about, prose)]
-    show(Table(caption=f"{what}, cost in runs of the main model", columns=costs, rows=planned or whole))
+    show(
+        Table(
+            caption=f"{what}, cost in runs of the main model", columns=costs, rows=planned or whole
+        )
+    )
     if planned:
         note(f"\nIn all about {sum(cost for _, cost, _ in planned):.0f} runs of the main model.")
     else:

@@ -1,11 +1,13 @@
-"""Does a finding of the paper hold here? The sign of a comparison, beside what the chance of training alone would do.
+"""Does a finding of the paper hold here? The sign of a comparison, beside what the chance of
+training alone would do.
 
-A comparison is the difference of Validation bits between a row and its reference, seed by seed. A run stands for its
-best checkpoint up to the published step, or for exactly that step where the row is about it; rows of one published
-length are compared over the checkpoints that both have. The difference is resolved where its mean lies outside the
-two-sided interval of Student's t over the seeds; with one seed, the spread of the main model's seeds stands in.
-Resolved and of the published sign: it holds. Resolved and of the other sign: it fails. What ran too short, or not as
-long as what it is compared with, is not judged.
+A comparison is the difference of Validation bits between a row and its reference, seed by seed. A
+run stands for its best checkpoint up to the published step, or for exactly that step where the row
+is about it; rows of one published length are compared over the checkpoints that both have. The
+difference is resolved where its mean lies outside the two-sided interval of Student's t over the
+seeds; with one seed, the spread of the main model's seeds stands in. Resolved and of the published
+sign: it holds. Resolved and of the other sign: it fails. What ran too short, or not as long as what
+it is compared with, is not judged.
 
 Enters: a folder of records and a comparison. Leaves: what each row measured, and the verdict.
 """
@@ -30,7 +32,9 @@ CONFIDENCE = 0.95
 
 
 class Records:
-    """All records of a folder, found by what a table asks for; of several lengths of one run the longest."""
+    """All records of a folder, found by what a table asks for; of several lengths of one run the
+    longest.
+    """
 
     def __init__(self, records: list[Record]) -> None:
         self.all = records
@@ -39,7 +43,11 @@ class Records:
     def read(cls, folder: Path) -> Records:
         if records := read_records(folder):
             return cls(records)
-        raise DataError("no records to make tables from", where=folder, fix="name a --corpus to run on, or the --out")
+        raise DataError(
+            "no records to make tables from",
+            where=folder,
+            fix="name a --corpus to run on, or the --out",
+        )
 
     def runs(self, experiment: str, timeframe: str = MAIN_TIMEFRAME) -> dict[int, Record]:
         """By seed, in their order."""
@@ -55,7 +63,9 @@ class Records:
 
     def ensemble(self, experiment: str) -> Record | None:
         """The seeds of the model together."""
-        return next((each for each in reversed(list(self._of(ENSEMBLE))) if each.name == experiment), None)
+        return next(
+            (each for each in reversed(list(self._of(ENSEMBLE))) if each.name == experiment), None
+        )
 
     def facts(self, kind: str) -> Mapping[str, Any]:
         """Of the corpus or of its baselines; empty where they are not recorded."""
@@ -63,9 +73,19 @@ class Records:
 
     def _of(self, kind: str, timeframe: str = MAIN_TIMEFRAME) -> Iterator[Record]:
         def order(record: Record) -> tuple[int, int, bool, int]:
-            return record.seed, record.year, record.claimed, record.last_step * record.windows_per_step
+            return (
+                record.seed,
+                record.year,
+                record.claimed,
+                record.last_step * record.windows_per_step,
+            )
 
-        return iter(sorted((each for each in self.all if (each.kind, each.timeframe) == (kind, timeframe)), key=order))
+        return iter(
+            sorted(
+                (each for each in self.all if (each.kind, each.timeframe) == (kind, timeframe)),
+                key=order,
+            )
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +105,9 @@ class Measured:
     seed_sd: float | None = None
     seeds: tuple[int, ...] = ()
     best_steps: tuple[int, ...] = ()
-    """Where the runs were at their best: up to the published step, or at all where the row is about one step."""
+    """Where the runs were at their best: up to the published step, or at all where the row is about
+    one step.
+    """
     at_published_step: float | None = None
     delta_bits: float | None = None
     """Against the reference row, mean over the seeds that both have; negative is better."""
@@ -110,7 +132,9 @@ def measure(comparison: Comparison, records: Records) -> list[Measured]:
 
 
 def seed_noise(records: Records) -> SeedNoise | None:
-    bits = [best for record in records.runs(MAIN).values() if (best := record.best_bits()) is not None]
+    bits = [
+        best for record in records.runs(MAIN).values() if (best := record.best_bits()) is not None
+    ]
     return SeedNoise(bits=stdev(bits), num_seeds=len(bits)) if len(bits) > 1 else None
 
 
@@ -129,7 +153,9 @@ def interval_half_width(deltas: Sequence[float], noise: SeedNoise | None) -> flo
 
 
 def verdict_of(deltas: Sequence[float], error: float | None, published: float | None) -> str:
-    """What the differences say of the published one; without a published one, which way they point."""
+    """What the differences say of the published one; without a published one, which way
+    they point.
+    """
     if error is None or abs(mean(deltas)) <= error:
         return UNRESOLVED
     improves = mean(deltas) < 0
@@ -139,7 +165,9 @@ def verdict_of(deltas: Sequence[float], error: float | None, published: float | 
 
 
 def gain_verdict(interval: tuple[float, float] | None, published: bool) -> str:
-    """What the interval of a gain over a baseline says; the paper's own baselines all lose to the model."""
+    """What the interval of a gain over a baseline says; the paper's own baselines all lose to the
+    model.
+    """
     if interval is None or interval[0] <= 0 <= interval[1]:
         return UNRESOLVED
     ahead = interval[0] > 0
@@ -147,16 +175,26 @@ def gain_verdict(interval: tuple[float, float] | None, published: bool) -> str:
 
 
 def _measure(
-    row: Row, own: dict[int, Record], reference: Row | None, others: dict[int, Record], noise: SeedNoise | None
+    row: Row,
+    own: dict[int, Record],
+    reference: Row | None,
+    others: dict[int, Record],
+    noise: SeedNoise | None,
 ) -> Measured:
     published = None
     if reference and row.bits is not None and reference.bits is not None:
         published = row.bits - reference.bits
-    bits = {seed: value for seed, record in own.items() if (value := _bits(record, row)) is not None}
+    bits = {
+        seed: value for seed, record in own.items() if (value := _bits(record, row)) is not None
+    }
     run_facts: dict[str, Any] = {
-        "shortened": "; ".join(dict.fromkeys(record.shortened for record in own.values() if record.shortened)),
+        "shortened": "; ".join(
+            dict.fromkeys(record.shortened for record in own.values() if record.shortened)
+        ),
         "records": tuple(own.values()),
-        "best_steps": tuple(each.best_step(None if row.at_step else row.steps) for each in own.values()),
+        "best_steps": tuple(
+            each.best_step(None if row.at_step else row.steps) for each in own.values()
+        ),
     }
     if not bits:
         verdict = STOPPED if own else NOT_RUN if reference else ""
@@ -167,8 +205,14 @@ def _measure(
     if reference:
         pairs = [(own[seed], others[seed]) for seed in deltas]
         missing = "" if pairs else STOPPED if own.keys() & others.keys() else NOT_RUN
-        verdict = missing or _refusal(row, reference, pairs) or verdict_of(list(deltas.values()), error, published)
-    at_step = [record.validation[row.steps] for record in own.values() if row.steps in record.validation]
+        verdict = (
+            missing
+            or _refusal(row, reference, pairs)
+            or verdict_of(list(deltas.values()), error, published)
+        )
+    at_step = [
+        record.validation[row.steps] for record in own.values() if row.steps in record.validation
+    ]
     return Measured(
         row=row,
         bits=mean(bits.values()),
@@ -188,15 +232,20 @@ def _bits(record: Record, row: Row, common: Mapping[int, float] | None = None) -
     if row.at_step:
         return record.validation.get(row.steps)
     within = [
-        bits for step, bits in record.validation.items() if step <= row.steps and (common is None or step in common)
+        bits
+        for step, bits in record.validation.items()
+        if step <= row.steps and (common is None or step in common)
     ]
     return min(within, default=None)
 
 
-def _deltas(row: Row, own: dict[int, Record], reference: Row, others: dict[int, Record]) -> dict[int, float]:
+def _deltas(
+    row: Row, own: dict[int, Record], reference: Row, others: dict[int, Record]
+) -> dict[int, float]:
     out = {}
     for seed in sorted(own.keys() & others.keys()):
-        # Of one published length: only what both could have chosen, or the more often validated one would be ahead.
+        # Of one published length: only what both could have chosen, or the more often validated one
+        # would be ahead.
         same = row.steps == reference.steps
         mine = _bits(own[seed], row, others[seed].validation if same else None)
         theirs = _bits(others[seed], reference, own[seed].validation if same else None)
@@ -213,7 +262,10 @@ def _refusal(row: Row, reference: Row, pairs: Sequence[tuple[Record, Record]]) -
         return ""
     for mine, theirs in pairs:
         whole = mine.last_step >= row.steps and theirs.last_step >= reference.steps
-        alike = (mine.last_step, mine.windows_per_step) == (theirs.last_step, theirs.windows_per_step)
+        alike = (mine.last_step, mine.windows_per_step) == (
+            theirs.last_step,
+            theirs.windows_per_step,
+        )
         if not whole and not alike:
             return UNMATCHED
     return ""

@@ -1,7 +1,7 @@
 """The log of the search for `best`.
 
-Enters: single runs of the search in rounds, and the records of the three-seed ablations. Leaves: Markdown, with no
-figure that does not stand there.
+Enters: single runs of the search in rounds, and the records of the three-seed ablations. Leaves:
+Markdown, with no figure that does not stand there.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def _round(number: int, found: dict[str, Any]) -> str:
     lines = [
         f"## Round {number}: {found['title'].lower()}\n",
         *(text + "\n" for text in found["text"]),
-        f"Experiment of the round: `{' '.join([found.get('experiment', 'main'), *found['common']])}`.\n",
+        f"Experiment of the round: "
+        f"`{' '.join([found.get('experiment', 'main'), *found['common']])}`.\n",
         "| run | its own settings | seed | bits | at step | against the first |",
         "|:---|:---|---:|---:|---:|---:|",
     ]
@@ -67,7 +68,10 @@ def _round(number: int, found: dict[str, Any]) -> str:
         settings = f"`{' '.join(run['settings'])}`" if run["settings"] else ""
         against = "" if run is base else f"{run['bits'] - base['bits']:+.4f}"
         step = f"{run['step']:,}" if run["step"] else NOTHING
-        lines.append(f"| {run['what']} | {settings} | {run['seed']} | {run['bits']:.4f} | {step} | {against} |")
+        lines.append(
+            f"| {run['what']} | {settings} | {run['seed']} | {run['bits']:.4f} | {step} | "
+            f"{against} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -75,7 +79,8 @@ def _ablations(records: Records) -> str:
     chosen = comparison("beyond")
     lines = [
         f"## {chosen.title}\n",
-        "Means over the seeds that were run; a negative difference is better than the row it is held against, and ±\n"
+        "Means over the seeds that were run; a negative difference is better than the row it is "
+        "held against, and ±\n"
         "is half the width of Student's interval over seeds.\n",
         "| row | against | bits | seeds | difference | ± | says |",
         "|:---|:---|---:|---:|---:|---:|:---|",
@@ -86,7 +91,8 @@ def _ablations(records: Records) -> str:
         delta = "" if each.delta_bits is None else f"{each.delta_bits:+.4f}"
         error = "" if each.delta_error is None else f"{each.delta_error:.4f}"
         lines.append(
-            f"| {each.row.label} | {each.row.against or ''} | {each.bits:.4f} | {len(each.seeds)} | {delta} | {error} "
+            f"| {each.row.label} | {each.row.against or ''} | {each.bits:.4f} | {len(each.seeds)} "
+            f"| {delta} | {error} "
             f"| {each.verdict} |"
         )
     return "\n".join(lines) + "\n"

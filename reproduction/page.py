@@ -1,6 +1,8 @@
-"""The page of the reproduction: every table of the paper, ours beside the published figures, from records alone.
+"""The page of the reproduction: every table of the paper, ours beside the published figures, from
+records alone.
 
-Enters: records. Leaves: Markdown and the figure of the walk-forward. Nothing is typed: what has no record is a dash.
+Enters: records. Leaves: Markdown and the figure of the walk-forward. Nothing is typed: what has no
+record is a dash.
 Paper: Results and Appendices A to F.
 """
 
@@ -34,7 +36,10 @@ def write_page(records: Records, page: Path) -> None:
     """Write the page, and the figure beside it where there is a walk-forward."""
     walked = records.walk_forward()
     if walked:
-        write_bytes(page.parent / FIGURE_NAME, draw_walk_forward(walked, records.walk_forward(BEST)).encode())
+        write_bytes(
+            page.parent / FIGURE_NAME,
+            draw_walk_forward(walked, records.walk_forward(BEST)).encode(),
+        )
     write_bytes(page, render(records).encode())
 
 
@@ -60,32 +65,50 @@ def _preamble(records: Records) -> str:
     runs = [record for record in records.all if record.validation]
     noise = seed_noise(records)
     lines = [
-        "This page is written by `vaiom reproduce` from the records beside it; no figure is typed. *Published* is the "
-        "paper's figure, *ours* the mean over our seeds of the best checkpoint on Validation, in bits per event.",
-        "A finding *holds* or *fails* where the sign of our difference is resolved against the chance of training, "
-        f"and is *unresolved* otherwise. A shortened run is claimed from {FLOOR_UPDATES:,} updates of {FLOOR_WINDOWS} "
-        "windows upwards, one that a time limit stopped once its curve has turned; what was shortened says so above "
-        "its table. Differences of published figures are taken from their four printed digits, and may be off the "
+        "This page is written by `vaiom reproduce` from the records beside it; no figure is "
+        "typed. *Published* is the "
+        "paper's figure, *ours* the mean over our seeds of the best checkpoint on Validation, in "
+        "bits per event.",
+        "A finding *holds* or *fails* where the sign of our difference is resolved against the "
+        "chance of training, "
+        f"and is *unresolved* otherwise. A shortened run is claimed from {FLOOR_UPDATES:,} "
+        f"updates of {FLOOR_WINDOWS} "
+        "windows upwards, one that a time limit stopped once its curve has turned; what was "
+        "shortened says so above "
+        "its table. Differences of published figures are taken from their four printed digits, "
+        "and may be off the "
         "paper's own by the last one.",
-        "Where the paper fixes a number of steps and ours are best earlier, both stand: *ours* is the best checkpoint "
-        "up to the published step, *at it* the one of that very step. Claims about inputs, heads and supervision "
-        "compare best checkpoints, as a user would choose them. Claims about checkpoint paths compare fixed steps, and "
+        "Where the paper fixes a number of steps and ours are best earlier, both stand: *ours* is "
+        "the best checkpoint "
+        "up to the published step, *at it* the one of that very step. Claims about inputs, heads "
+        "and supervision "
+        "compare best checkpoints, as a user would choose them. Claims about checkpoint paths "
+        "compare fixed steps, and "
         "our models, on fewer bars, overfit earlier.",
     ]
     if facts:
         assets = facts["assets"]
         lines.append(
-            f"Data: {sum(entry['rows'] for entry in assets.values()):,} bars of {len(assets)} assets "
+            f"Data: {sum(entry['rows'] for entry in assets.values()):,} bars of {len(assets)} "
+            f"assets "
             f"({len(set(assets) & set(paper.ASSETS))} of the paper's {len(paper.ASSETS)}), corpus "
-            f"`{facts['sha256'][:12]}`; {_boundaries(facts['splits'])}. These are not the paper's bars: figures differ "
+            f"`{facts['sha256'][:12]}`; {_boundaries(facts['splits'])}. These are not the paper's "
+            f"bars: figures differ "
             "for reasons that are not the system's, signs can be compared."
         )
     if runs:
-        devices, versions = (sorted({getattr(run, name) for run in runs}) for name in ("device", "vaiom_version"))
+        devices, versions = (
+            sorted({getattr(run, name) for run in runs}) for name in ("device", "vaiom_version")
+        )
         lines.append(
-            f"Made by {len(runs)} runs on {', '.join(devices)}, {sum(run.seconds for run in runs) / 60:.0f} minutes of "
+            f"Made by {len(runs)} runs on {', '.join(devices)}, "
+            f"{sum(run.seconds for run in runs) / 60:.0f} minutes of "
             f"training in all, vaiom {', '.join(versions)}."
-            + (f" Seed noise of the main model: SD {noise.bits:.4f} bits, {noise.num_seeds} seeds." if noise else "")
+            + (
+                f" Seed noise of the main model: SD {noise.bits:.4f} bits, {noise.num_seeds} seeds."
+                if noise
+                else ""
+            )
         )
     return "\n\n".join(lines) + "\n"
 
@@ -95,7 +118,10 @@ def _boundaries(splits: Mapping[str, Any]) -> str:
         return " to ".join(moment[:10] for moment in pair)
 
     tests = ", ".join(days(pair) for pair in splits["tests"])
-    return f"Train before {splits['train_end'][:10]}, Validation {days(splits['validation'])}, tests {tests}"
+    return (
+        f"Train before {splits['train_end'][:10]}, Validation {days(splits['validation'])}, "
+        f"tests {tests}"
+    )
 
 
 def _comparison(name: str, records: Records) -> list[Noted]:
@@ -108,8 +134,14 @@ def _comparison(name: str, records: Records) -> list[Noted]:
         if each.shortened:
             shortened.setdefault(each.shortened, []).append(each.row.label)
     if shortened:
-        notes.append("Shortened: " + "; ".join(f"{how} ({', '.join(who)})" for how, who in shortened.items()) + ".")
-    missing = sorted({each.row.timeframe for each in measured if each.verdict == NOT_RUN and not each.records})
+        notes.append(
+            "Shortened: "
+            + "; ".join(f"{how} ({', '.join(who)})" for how, who in shortened.items())
+            + "."
+        )
+    missing = sorted(
+        {each.row.timeframe for each in measured if each.verdict == NOT_RUN and not each.records}
+    )
     if missing:
         notes.append(f"Not run here: rows of {', '.join(missing)} bars without a record.")
     if name == "supervision":
@@ -119,7 +151,9 @@ def _comparison(name: str, records: Records) -> list[Noted]:
         Column("published", bits, "row.bits"),
         Column("ours", bits, "bits"),
         Column(
-            "difference", signed, lambda each: None if None in (each.bits, each.row.bits) else each.bits - each.row.bits
+            "difference",
+            signed,
+            lambda each: None if None in (each.bits, each.row.bits) else each.bits - each.row.bits,
         ),
         Column("seed SD", bits, "seed_sd"),
         Column("seeds", plain, lambda each: len(each.seeds) or None),
@@ -152,7 +186,10 @@ def _exposure(measured: Sequence[Measured]) -> str:
             ours = min(record.last_step, each.row.steps) * record.windows_per_step * a_window
         label = each.row.label
         rows.append(f"{label} {millions(ours)} ({millions(paper.TARGET_EXPOSURE.get(label))})")
-    return f"Supervised targets, ours (published): {', '.join(rows)}. Fewer steps are not fewer targets."
+    return (
+        f"Supervised targets, ours (published): {', '.join(rows)}. Fewer steps are not fewer "
+        f"targets."
+    )
 
 
 def _support(measured: Sequence[Measured], records: Records) -> Noted:
@@ -160,14 +197,28 @@ def _support(measured: Sequence[Measured], records: Records) -> Noted:
     rows, previous = [], None
     for each in measured:
         theirs = paper.RUNG_PARAMETERS[each.row.label][1]
-        own = each.records[0].num_params - each.records[0].num_params_positional if each.records else None
+        own = (
+            each.records[0].num_params - each.records[0].num_params_positional
+            if each.records
+            else None
+        )
         verdict = None
         if previous is not None and each.bits is not None:
             verdict = "supported" if each.bits < previous else "underfed"
             if each.delta_error is not None and abs(each.bits - previous) <= each.delta_error:
                 verdict += " (within chance)"
         ratio = windows / own if windows and own else None
-        rows.append([each.row.label, theirs, own, paper.SPLIT_EVENTS["train"] / theirs, ratio, each.bits, verdict])
+        rows.append(
+            [
+                each.row.label,
+                theirs,
+                own,
+                paper.SPLIT_EVENTS["train"] / theirs,
+                ratio,
+                each.bits,
+                verdict,
+            ]
+        )
         previous = each.bits if each.bits is not None else previous
     heads = [
         Column("rung"),
@@ -181,7 +232,9 @@ def _support(measured: Sequence[Measured], records: Records) -> Noted:
 
 @in_style()
 def draw_walk_forward(walked: Mapping[int, Record], best: Mapping[int, Record]) -> str:
-    """SVG in colours that suit light and dark: every baseline of every year; an interval over the line is no win."""
+    """SVG in colours that suit light and dark: every baseline of every year; an interval over the
+    line is no win.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -195,7 +248,14 @@ def draw_walk_forward(walked: Mapping[int, Record], best: Mapping[int, Record]) 
             gains = [record.scored[YEAR].gains[name] for record in walked.values()]
             places = [year + 0.2 * (number - (len(names) - 1) / 2) for year in walked]
             colour = _BLUES[number % len(_BLUES)]
-            axis.plot(places, [gain.gain_bits for gain in gains], "o", color=colour, markersize=4, label=name)
+            axis.plot(
+                places,
+                [gain.gain_bits for gain in gains],
+                "o",
+                color=colour,
+                markersize=4,
+                label=name,
+            )
             for place, gain in zip(places, gains, strict=True):
                 pair = gain.asset_months.interval
                 if pair:
@@ -206,10 +266,19 @@ def draw_walk_forward(walked: Mapping[int, Record], best: Mapping[int, Record]) 
             if year in best
         }
         if both:
-            axis.plot(list(both), list(both.values()), "D", color=_GREEN, markersize=5, label=f"{MAIN}, less {BEST}")
+            axis.plot(
+                list(both),
+                list(both.values()),
+                "D",
+                color=_GREEN,
+                markersize=5,
+                label=f"{MAIN}, less {BEST}",
+            )
         axis.set_xticks(list(walked))
         axis.set_ylabel("gain, bits/event")
-        axis.set_title(f"Baseline minus {MAIN} by test year, 95% asset-month intervals", color=_GREY)
+        axis.set_title(
+            f"Baseline minus {MAIN} by test year, 95% asset-month intervals", color=_GREY
+        )
         axis.legend(frameon=False, ncols=len(names) + bool(both))
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})

@@ -1,6 +1,7 @@
 """The paper's published figures, as `paper.toml` has them.
 
-Leaves: `COMPARISONS`, the tables of Validation bits with the experiment of each row, and the other figures by name.
+Leaves: `COMPARISONS`, the tables of Validation bits with the experiment of each row, and the other
+figures by name.
 Paper: Results; Appendices A to F. Every table is named by its label there.
 """
 
@@ -26,7 +27,9 @@ class Row:
     bits: float | None = None  # published, on Validation, per event
     against: str | None = None  # label of the row that it is compared with
     timeframe: str = MAIN_TIMEFRAME
-    at_step: bool = False  # whether our figure is of exactly this step, or of the best checkpoint up to it
+    at_step: bool = (
+        False  # whether our figure is of exactly this step, or of the best checkpoint up to it
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,9 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What the paper says, and what decides it here: a row of a table against its reference, or a baseline."""
+    """What the paper says, and what decides it here: a row of a table against its reference, or a
+    baseline.
+    """
 
     text: str
     table: str = ""
@@ -51,7 +56,9 @@ class Claim:
     baseline: str = ""
 
 
-def _comparison(name: str, rows: list[dict[str, Any]], all_rows: dict[str, Any], **about: Any) -> Comparison:
+def _comparison(
+    name: str, rows: list[dict[str, Any]], all_rows: dict[str, Any], **about: Any
+) -> Comparison:
     return Comparison(name=name, rows=tuple(Row(**(all_rows | row)) for row in rows), **about)
 
 
@@ -60,14 +67,18 @@ def _by_seed(table: dict[str, Any]) -> dict[int, Any]:
 
 
 _PAPER: dict[str, Any] = tomllib.loads(Path(__file__).with_name("paper.toml").read_text())
-COMPARISONS = tuple(_comparison(name, **({"all_rows": {}} | each)) for name, each in _PAPER["comparison"].items())
+COMPARISONS = tuple(
+    _comparison(name, **({"all_rows": {}} | each)) for name, each in _PAPER["comparison"].items()
+)
 CLAIMS = tuple(Claim(**each) for each in _PAPER["claim"])
 SEEDS: tuple[int, ...] = tuple(_PAPER["seeds"])
 SELECTED_STEP: int = _PAPER["selected_step"]
 VALIDATION_LIGHTGBM: float = _PAPER["validation_lightgbm"]
 VALIDATION_SEEDS: dict[int, float] = _by_seed(_PAPER["validation_seeds"])
 TEST_BITS: dict[str, dict[str, float]] = _PAPER["test_bits"]
-TEST_SEEDS: dict[str, dict[int, Any]] = {split: _by_seed(table) for split, table in _PAPER["test_seeds"].items()}
+TEST_SEEDS: dict[str, dict[int, Any]] = {
+    split: _by_seed(table) for split, table in _PAPER["test_seeds"].items()
+}
 TAILS: dict[str, dict[str, float]] = _PAPER["tails"]
 BOOTSTRAP: dict[str, Any] = _PAPER["bootstrap"]
 SPLIT_EVENTS: dict[str, int] = _PAPER["split_events"]

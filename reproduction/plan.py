@@ -1,7 +1,9 @@
-"""Which runs the tables need, how long each is under a budget, and what it costs beside the main model.
+"""Which runs the tables need, how long each is under a budget, and what it costs beside the main
+model.
 
-Enters: names of tables, corpora by timeframe, a budget. Leaves: tasks in the order of the tables, each once.
-The fast budget shortens long runs to a floor of updates below which no comparison is claimed.
+Enters: names of tables, corpora by timeframe, a budget. Leaves: tasks in the order of the tables,
+each once. The fast budget shortens long runs to a floor of updates below which no comparison is
+claimed.
 Paper: Appendix A, "Evidence-Bearing Validation Runs".
 """
 
@@ -15,9 +17,9 @@ from typing import Any
 from reproduction.paper import BEST, COMPARISONS, JUDGED, MAIN, MAIN_TIMEFRAME, SEEDS, Comparison
 from reproduction.records import BASELINES, CORPUS, ENSEMBLE, PAIR, RUN, WALK
 from reproduction.tasks import Task
+from vaiom.corpus.splits import VALIDATION
+from vaiom.corpus.store import Corpus
 from vaiom.errors import ConfigError
-from vaiom.events.corpus import Corpus
-from vaiom.events.splits import VALIDATION
 from vaiom.experiments.registry import experiment
 from vaiom.experiments.walk_forward import years_of
 from vaiom.model.config import PAPER_VOCABULARY, ModelConfig
@@ -25,12 +27,29 @@ from vaiom.model.vaiom import count_parameters
 from vaiom.training.experiment import Experiment, changed
 
 BUDGETS = ("full", "fast")
-FLOOR_UPDATES, FLOOR_WINDOWS = 10_000, 32  # micro-batches, and their windows, below which nothing is claimed
-SWEEP, SWEEP_STEPS = "cont-20k", 7_000  # the checkpoint sweep, and how far the fast budget follows it
-WINDOWS_KEPT = ("cont-last-50k", "disc-last-50k")  # compared with full sequences, with as many windows in a step
+FLOOR_UPDATES, FLOOR_WINDOWS = (
+    10_000,
+    32,
+)  # micro-batches, and their windows, below which nothing is claimed
+SWEEP, SWEEP_STEPS = (
+    "cont-20k",
+    7_000,
+)  # the checkpoint sweep, and how far the fast budget follows it
+WINDOWS_KEPT = (
+    "cont-last-50k",
+    "disc-last-50k",
+)  # compared with full sequences, with as many windows in a step
 WHOLE = (MAIN, "cont")  # what even the fast budget does not shorten
 # Settings that only make an experiment shorter or validate it more often.
-_LENGTH = ("steps", "num_micro_batches", "validate_every", "log_every", "keep_last", "patience", "precision")
+_LENGTH = (
+    "steps",
+    "num_micro_batches",
+    "validate_every",
+    "log_every",
+    "keep_last",
+    "patience",
+    "precision",
+)
 
 TEST_TABLES = ("main-test", "seeds-test", "seeds-validation", "tails", "bootstrap", "best")
 TABLES = (
@@ -57,7 +76,9 @@ def plan_tasks(
     settings: Sequence[str] = (),
     seeds: Sequence[int] = SEEDS,
 ) -> list[Task]:
-    """The work behind the tables; rows whose timeframe has no corpus are left to their published figures."""
+    """The work behind the tables; rows whose timeframe has no corpus are left to their published
+    figures.
+    """
     if budget not in BUDGETS:
         raise ConfigError("unknown budget", expected=", ".join(BUDGETS), got=budget)
     tasks = [
@@ -69,10 +90,17 @@ def plan_tasks(
 
 
 def cost_beside_main(chosen: Experiment) -> float:
-    """Parameters times bars read, in runs of the main model: a rough estimate of the time it takes."""
+    """Parameters times bars read, in runs of the main model: a rough estimate of the time
+    it takes.
+    """
 
     def work(each: Experiment) -> float:
-        bars = (1 + each.train.teachers) * each.train.steps * each.train.windows_per_step * each.model.context
+        bars = (
+            (1 + each.train.teachers)
+            * each.train.steps
+            * each.train.windows_per_step
+            * each.model.context
+        )
         return float(_num_params(each.model) * bars)
 
     return work(chosen) / work(experiment(MAIN))
@@ -112,7 +140,9 @@ class _Planner:
                 yield from (self._task(WALK, walker, year=year) for year in years_of(self.corpus))
 
     def _judged(self) -> Iterator[Task]:
-        """All seeds of both models, then each seed of the one against the other's, and the seeds together."""
+        """All seeds of both models, then each seed of the one against the other's, and the seeds
+        together.
+        """
         runs = {name: [self._run(name, seed) for seed in self.seeds] for name in JUDGED}
         for of_model in runs.values():
             yield from of_model
@@ -125,20 +155,32 @@ class _Planner:
             if row.timeframe == self.timeframe:
                 # Long runs over the last position have one seed under the fast budget.
                 alone = self.budget == "fast" and experiment(row.experiment).train.scope == "last"
-                yield from (self._run(row.experiment, seed) for seed in self.seeds[: 1 if alone else table.num_seeds])
+                yield from (
+                    self._run(row.experiment, seed)
+                    for seed in self.seeds[: 1 if alone else table.num_seeds]
+                )
 
     def _run(self, name: str, seed: int) -> Task:
-        """Two models of the main timeframe are judged on all splits that have events; no other touches a test."""
+        """Two models of the main timeframe are judged on all splits that have events; no other
+        touches a test.
+        """
         chosen = scale(experiment(name).with_changes(seed=seed), self.budget, self.settings)
         splits: tuple[str, ...] = ()
         if name in JUDGED and self.timeframe == MAIN_TIMEFRAME:
-            names, context = (VALIDATION, *self.corpus.splits.test_names), chosen.experiment.model.history
+            names, context = (
+                (VALIDATION, *self.corpus.splits.test_names),
+                chosen.experiment.model.history,
+            )
             splits = tuple(split for split in names if len(self.corpus.endpoints(split, context)))
         return self._task(RUN, chosen, splits=splits)
 
     def _task(self, kind: str, chosen: Scaled | None = None, **more: Any) -> Task:
         if chosen:
-            more |= {"experiment": chosen.experiment, "shortened": chosen.changed, "claimed": chosen.claimed}
+            more |= {
+                "experiment": chosen.experiment,
+                "shortened": chosen.changed,
+                "claimed": chosen.claimed,
+            }
         return Task(kind=kind, timeframe=self.timeframe, corpus_sha256=self.corpus.sha256, **more)
 
 
@@ -151,7 +193,9 @@ class Scaled:
     claimed: bool  # whether it supports a claim: long enough, and otherwise the published one
 
 
-def scale(published: Experiment, budget: str, settings: Sequence[str] = (), *, walks: bool = False) -> Scaled:
+def scale(
+    published: Experiment, budget: str, settings: Sequence[str] = (), *, walks: bool = False
+) -> Scaled:
     """The experiment under a budget and settings."""
     chosen = (_shorten(published, walks) if budget == "fast" else published).with_settings(settings)
     before, after = published.train, chosen.train
@@ -160,7 +204,9 @@ def scale(published: Experiment, budget: str, settings: Sequence[str] = (), *, w
     if shortened:
         now, was = f"{after.steps:,} steps of {after.windows_per_step} windows", f"{before.steps:,}"
         changes.append(f"{now} for {was} of {before.windows_per_step}")
-    others = {name: pair for name, pair in changed(published, chosen).items() if name not in _LENGTH}
+    others = {
+        name: pair for name, pair in changed(published, chosen).items() if name not in _LENGTH
+    }
     changes += [f"{name} {new} for {old}" for name, (new, old) in others.items()]
     enough = not shortened or after.steps * after.windows_per_step >= FLOOR_UPDATES * FLOOR_WINDOWS
     return Scaled(experiment=chosen, changed="; ".join(changes), claimed=enough and not others)
@@ -169,12 +215,17 @@ def scale(published: Experiment, budget: str, settings: Sequence[str] = (), *, w
 def _shorten(published: Experiment, walks: bool) -> Experiment:
     train = published.train
     if train.scope == "last":
-        shorter = published.with_changes(steps=min(train.steps, FLOOR_UPDATES), validate_every=1_000)
+        shorter = published.with_changes(
+            steps=min(train.steps, FLOOR_UPDATES), validate_every=1_000
+        )
         keeps = published.name in WINDOWS_KEPT or train.steps <= FLOOR_UPDATES
         return shorter if keeps else shorter.with_changes(num_micro_batches=1)
     if published.name == SWEEP:
         return published.with_changes(steps=SWEEP_STEPS)
-    if not walks and (published.name in WHOLE or train.steps * train.windows_per_step <= FLOOR_UPDATES * FLOOR_WINDOWS):
+    if not walks and (
+        published.name in WHOLE
+        or train.steps * train.windows_per_step <= FLOOR_UPDATES * FLOOR_WINDOWS
+    ):
         return published
     floor = FLOOR_UPDATES * FLOOR_WINDOWS // train.windows_per_step
     return published.with_changes(steps=min(train.steps, floor), validate_every=250)

@@ -14,8 +14,18 @@ from vaiom.files import read_json, write_json
 from vaiom.training.experiment import RENAMED_EXPERIMENT
 
 # Kinds of tasks and of their records.
-RUN, WALK, BASELINES, CORPUS, PAIR, ENSEMBLE = "run", "walk-forward", "baselines", "corpus", "pair", "ensemble"
-ALL_TESTS, YEAR = "all", "year"  # scored besides the splits: all tests together, the year of a walk-forward
+RUN, WALK, BASELINES, CORPUS, PAIR, ENSEMBLE = (
+    "run",
+    "walk-forward",
+    "baselines",
+    "corpus",
+    "pair",
+    "ensemble",
+)
+ALL_TESTS, YEAR = (
+    "all",
+    "year",
+)  # scored besides the splits: all tests together, the year of a walk-forward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +43,12 @@ class SplitScores:
     @classmethod
     def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
         gains = value["gains"].items()
-        return {**value, "gains": {name: _nest_gain(gain) if "num_blocks" in gain else gain for name, gain in gains}}
+        return {
+            **value,
+            "gains": {
+                name: _nest_gain(gain) if "num_blocks" in gain else gain for name, gain in gains
+            },
+        }
 
 
 def gains_of(comparisons: Sequence[PairedComparison]) -> dict[str, PairedGain]:
@@ -43,11 +58,19 @@ def gains_of(comparisons: Sequence[PairedComparison]) -> dict[str, PairedGain]:
 
 def _nest_gain(flat: dict[str, Any]) -> dict[str, Any]:
     """A gain as version 0.1 recorded it, in the form of `PairedGain`."""
-    months = {"num_blocks": flat["num_months"], "block_wins": flat["months_won"], "interval": flat["month_interval"]}
+    months = {
+        "num_blocks": flat["num_months"],
+        "block_wins": flat["months_won"],
+        "interval": flat["month_interval"],
+    }
     return {
         **{key: flat[key] for key in ("num_events", "gain_bits")},
         "asset_months": {field.name: flat[field.name] for field in fields(BlockBootstrap)},
-        "months": {**months, "win_rate": flat["months_won"] / flat["num_months"], "win_rate_interval": None},
+        "months": {
+            **months,
+            "win_rate": flat["months_won"] / flat["num_months"],
+            "win_rate_interval": None,
+        },
         "tails": {
             name: {"num_events": flat["tail_events"] if name == "both" else None, "gain_bits": gain}
             for name, gain in flat["tails"].items()
@@ -66,7 +89,9 @@ class Record:
     seed: int = 0
     year: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
-    shortened: str = ""  # how the run differs from the published one, in words; empty if it does not
+    shortened: str = (
+        ""  # how the run differs from the published one, in words; empty if it does not
+    )
     claimed: bool = True  # whether the run supports a claim: enough updates, full size
     num_params: int = 0
     num_params_positional: int = 0
@@ -83,14 +108,20 @@ class Record:
         if not value.get("vaiom_version", "").startswith("0.1."):
             return value
         was, now = RENAMED_EXPERIMENT
-        return {**value, "name": f"{now}{value['name'].removeprefix(was)}"} if value["name"].startswith(was) else value
+        return (
+            {**value, "name": f"{now}{value['name'].removeprefix(was)}"}
+            if value["name"].startswith(was)
+            else value
+        )
 
     @property
     def last_step(self) -> int:
         return max(self.validation, default=0)
 
     def best_step(self, within: int | None = None) -> int:
-        """The checkpoint with the fewest Validation bits, of those up to a step; 0 where there is none."""
+        """The checkpoint with the fewest Validation bits, of those up to a step; 0 where there is
+        none.
+        """
         steps = [step for step in self.validation if within is None or step <= within]
         return min(steps, key=lambda step: self.validation[step], default=0)
 
@@ -107,5 +138,7 @@ def read_record(file: Path) -> Record:
 
 
 def read_records(folder: Path) -> list[Record]:
-    """All records of a folder, in the order of their names; hidden ones were being written when a run was killed."""
+    """All records of a folder, in the order of their names; hidden ones were being written when a
+    run was killed.
+    """
     return [read_record(file) for file in sorted(folder.glob("[!.]*.json"))]

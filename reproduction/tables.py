@@ -14,14 +14,29 @@ from reproduction import paper
 from reproduction.findings import Records, gain_verdict
 from reproduction.paper import BEST, FORMER, JUDGED, MAIN, SELECTED_STEP
 from reproduction.records import ALL_TESTS, BASELINES, CORPUS, YEAR, Record
+from vaiom.corpus.splits import VALIDATION
 from vaiom.evaluation.inference import PairedGain
 from vaiom.evaluation.scores import MODEL
-from vaiom.events.splits import VALIDATION
-from vaiom.report.tables import Column, Table, bits, count, interval, percent, percents, ratio, signed, text
+from vaiom.report.tables import (
+    Column,
+    Table,
+    bits,
+    count,
+    interval,
+    percent,
+    percents,
+    ratio,
+    signed,
+    text,
+)
 
 STRONG = "lightgbm"  # the paper's strongest baseline
 PAPER_BASELINES = tuple(name for name in paper.TEST_BITS["test-h1"] if name != MODEL)
-PERIODS = {"test-h1": "2025H1", "test-h2": "2025H2", ALL_TESTS: "both halves"}  # as the paper names them
+PERIODS = {
+    "test-h1": "2025H1",
+    "test-h2": "2025H2",
+    ALL_TESTS: "both halves",
+}  # as the paper names them
 TAILS = ("negative", "positive", "both")
 
 Noted = tuple[Table, str]
@@ -57,25 +72,42 @@ def _tests(name: str, runs: Mapping[int, Record]) -> list[Noted]:
         if scored is None and not theirs:
             continue
         gains = scored.gains if scored else {}
-        looks = max((run.scored[split].looks or 0 for run in runs.values() if split in run.scored), default=0)
+        looks = max(
+            (run.scored[split].looks or 0 for run in runs.values() if split in run.scored),
+            default=0,
+        )
         note = f"Δ is model minus predictor; seed {first.seed}, step {first.best_step():,}."
         note += f" The split was scored {looks} times by then." if looks else ""
         title = "Main model" if name == MAIN else f"`{name}`"
         predictors = dict.fromkeys([*scored.bits, *gains] if scored else theirs)
-        rows = [_test_row(each, theirs, scored.bits if scored else {}, gains.get(each)) for each in predictors]
+        rows = [
+            _test_row(each, theirs, scored.bits if scored else {}, gains.get(each))
+            for each in predictors
+        ]
         heads = [
-            *(Column("predictor"), *columns(bits, "published", "ours"), *columns(signed, "published Δ", "our Δ")),
+            *(
+                Column("predictor"),
+                *columns(bits, "published", "ours"),
+                *columns(signed, "published Δ", "our Δ"),
+            ),
             *columns(plain, "95% interval", "block wins", "months won", "month-clustered"),
             Column("finding"),
         ]
         if not theirs:
-            kept = [index for index, head in enumerate(heads) if not head.name.startswith("published")]
-            heads, rows = [heads[index] for index in kept], [[row[index] for index in kept] for row in rows]
+            kept = [
+                index for index, head in enumerate(heads) if not head.name.startswith("published")
+            ]
+            heads, rows = (
+                [heads[index] for index in kept],
+                [[row[index] for index in kept] for row in rows],
+            )
         out.append((Table(caption=f"{title}, {period(split)}", columns=heads, rows=rows), note))
     return out
 
 
-def _test_row(name: str, theirs: Mapping[str, float], ours: Mapping[str, float], gain: PairedGain | None) -> list[Any]:
+def _test_row(
+    name: str, theirs: Mapping[str, float], ours: Mapping[str, float], gain: PairedGain | None
+) -> list[Any]:
     def negated(pair: tuple[float, float] | None) -> tuple[float, float] | None:
         return pair and (-pair[1], -pair[0])
 
@@ -84,7 +116,9 @@ def _test_row(name: str, theirs: Mapping[str, float], ours: Mapping[str, float],
     if gain is None:
         return [*row, *[None] * 6]
     verdict = gain_verdict(gain.asset_months.interval, bool(theirs) and name in PAPER_BASELINES)
-    by_block, by_month = (interval(negated(blocks.interval)) for blocks in (gain.asset_months, gain.months))
+    by_block, by_month = (
+        interval(negated(blocks.interval)) for blocks in (gain.asset_months, gain.months)
+    )
     return [*row, -gain.gain_bits, by_block, *_wins(gain), by_month, verdict]
 
 
@@ -111,11 +145,16 @@ def _seeds_test(records: Records) -> list[Noted]:
             )
     note = f"Gain is {STRONG} minus model: positive favours the model."
     for split in (VALIDATION, *paper.TEST_SEEDS):
-        gains = [gain for run in runs.values() if split in run.scored and (gain := run.scored[split].gains.get(STRONG))]
+        gains = [
+            gain
+            for run in runs.values()
+            if split in run.scored and (gain := run.scored[split].gains.get(STRONG))
+        ]
         if gains:
             ahead, sure = sum(gain.gain_bits > 0 for gain in gains), sum(map(_is_above_zero, gains))
             note += (
-                f" On {period(split)}, {ahead} of {len(gains)} seeds beat {STRONG}, {sure} with an interval above zero."
+                f" On {period(split)}, {ahead} of {len(gains)} seeds beat {STRONG}, {sure} "
+                f"with an interval above zero."
             )
     heads = [
         Column("period"),
@@ -137,8 +176,16 @@ def _seeds_validation(records: Records) -> list[Noted]:
     rows: list[list[Any]] = []
     for seed, theirs in paper.VALIDATION_SEEDS.items():
         record = runs.get(seed)
-        gain = record.scored[VALIDATION].gains.get(STRONG) if record and VALIDATION in record.scored else None
-        run = [record.best_bits(), record.best_step(), record.validation.get(SELECTED_STEP)] if record else [None] * 3
+        gain = (
+            record.scored[VALIDATION].gains.get(STRONG)
+            if record and VALIDATION in record.scored
+            else None
+        )
+        run = (
+            [record.best_bits(), record.best_step(), record.validation.get(SELECTED_STEP)]
+            if record
+            else [None] * 3
+        )
         over = [gain.gain_bits, interval(gain.asset_months.interval)] if gain else [None] * 2
         rows.append([seed, theirs, *run, paper.VALIDATION_LIGHTGBM - theirs, *over])
     ours = [best for record in runs.values() if (best := record.best_bits()) is not None]
@@ -155,7 +202,12 @@ def _seeds_validation(records: Records) -> list[Noted]:
         *columns(plain, "our interval"),
     ]
     note = f"The published figures are those of {SELECTED_STEP:,} steps; gain is over {STRONG}."
-    return [(Table(caption="Validation stability across training seeds", columns=heads, rows=rows), note)]
+    return [
+        (
+            Table(caption="Validation stability across training seeds", columns=heads, rows=rows),
+            note,
+        )
+    ]
 
 
 def _first_gain(records: Records, split: str) -> PairedGain | None:
@@ -168,10 +220,16 @@ def _tails(records: Records) -> list[Noted]:
     rows = []
     for split, theirs in paper.TAILS.items():
         gain = _first_gain(records, split)
-        pairs = [value for tail in TAILS for value in (theirs[tail], gain and gain.tails[tail].gain_bits)]
-        rows.append([period(split), int(theirs["events"]), gain and gain.tails["both"].num_events, *pairs])
+        pairs = [
+            value for tail in TAILS for value in (theirs[tail], gain and gain.tails[tail].gain_bits)
+        ]
+        rows.append(
+            [period(split), int(theirs["events"]), gain and gain.tails["both"].num_events, *pairs]
+        )
     heads = [Column("period"), *columns(count, "published events", "our events")]
-    heads += columns(signed, *(f"{whose} {tail}" for tail in TAILS for whose in ("published", "our")))
+    heads += columns(
+        signed, *(f"{whose} {tail}" for tail in TAILS for whose in ("published", "our"))
+    )
     note = f"Gain over {STRONG} on events that ended in buckets 1 to 4 and 13 to 16."
     return [(Table(caption="Tail-bucket decomposition", columns=heads, rows=rows), note)]
 
@@ -184,7 +242,12 @@ def _bootstrap(records: Records) -> list[Noted]:
     for split, theirs in paper.BOOTSTRAP.items():
         gain = _first_gain(records, split)
         blocks = gain.asset_months if gain else None
-        counts = (theirs["events"], gain and gain.num_events, theirs["blocks"], blocks and blocks.num_blocks)
+        counts = (
+            theirs["events"],
+            gain and gain.num_events,
+            theirs["blocks"],
+            blocks and blocks.num_blocks,
+        )
         intervals = (interval(theirs["interval"]), blocks and interval(blocks.interval))
         win_rates = (
             rates(theirs["win_rate"], theirs["win_rate_interval"]),
@@ -193,12 +256,20 @@ def _bootstrap(records: Records) -> list[Noted]:
         rows.append([period(split), *counts, *intervals, *win_rates])
     heads = [Column("period")]
     heads += columns(count, "published events", "our events", "published blocks", "our blocks")
-    heads += columns(plain, "published interval", "our interval", "published win-rate", "our win-rate")
-    return [(Table(caption="Block-bootstrap inference", columns=heads, rows=rows), f"Against {STRONG}.")]
+    heads += columns(
+        plain, "published interval", "our interval", "published win-rate", "our win-rate"
+    )
+    return [
+        (Table(caption="Block-bootstrap inference", columns=heads, rows=rows), f"Against {STRONG}.")
+    ]
 
 
 def _best(records: Records) -> list[Noted]:
-    tables = [_our_models(records), *(_pairs(records, name) for name in (FORMER, BEST)), _over_baselines(records)]
+    tables = [
+        _our_models(records),
+        *(_pairs(records, name) for name in (FORMER, BEST)),
+        _over_baselines(records),
+    ]
     return [(table, note) for table, note in tables if table.rows]
 
 
@@ -208,15 +279,24 @@ def _our_models(records: Records) -> Noted:
     rows: list[list[Any]] = []
     for split in _splits_of(runs[BEST].values()):
         found = {
-            name: {seed: record.scored[split].bits[MODEL] for seed, record in of.items() if split in record.scored}
+            name: {
+                seed: record.scored[split].bits[MODEL]
+                for seed, record in of.items()
+                if split in record.scored
+            }
             for name, of in runs.items()
         }
         for seed in found[BEST]:
             rows.append([period(split), seed, *(found[name].get(seed) for name in runs)])
-        rows.append([period(split), "mean", *(mean(of.values()) if of else None for of in found.values())])
+        rows.append(
+            [period(split), "mean", *(mean(of.values()) if of else None for of in found.values())]
+        )
     heads = [*columns(text, "period", "seed"), *columns(bits, *runs)]
     sizes = {name: next(iter(of.values())).num_params for name, of in runs.items() if of}
-    note = f"Parameters: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}. Chosen on Validation alone."
+    note = (
+        f"Parameters: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}. Chosen "
+        f"on Validation alone."
+    )
     return Table(caption="Our own models beside `main`", columns=heads, rows=rows), note
 
 
@@ -225,16 +305,24 @@ def _pairs(records: Records, name: str) -> Noted:
     pairs = records.pairs(name)
     rows: list[list[Any]] = []
     for split in _splits_of(pairs.values()):
-        found = {seed: record.scored[split] for seed, record in pairs.items() if split in record.scored}
+        found = {
+            seed: record.scored[split] for seed, record in pairs.items() if split in record.scored
+        }
         for seed, scored in found.items():
             gain = scored.gains[MAIN]
             rows.append(
                 [
                     *(period(split), seed, scored.bits[MODEL], scored.bits[MAIN], gain.gain_bits),
-                    *(interval(gain.asset_months.interval), *_wins(gain), interval(gain.months.interval)),
+                    *(
+                        interval(gain.asset_months.interval),
+                        *_wins(gain),
+                        interval(gain.months.interval),
+                    ),
                 ]
             )
-        best, main = (mean(scored.bits[name] for scored in found.values()) for name in (MODEL, MAIN))
+        best, main = (
+            mean(scored.bits[name] for scored in found.values()) for name in (MODEL, MAIN)
+        )
         rows.append([period(split), "mean", best, main, main - best, *[None] * 4])
     heads = [
         *columns(text, "period", "seed"),
@@ -243,7 +331,9 @@ def _pairs(records: Records, name: str) -> Noted:
         *columns(plain, "95% interval", "block wins", "months won", "month-clustered"),
     ]
     note = f"Gain is {MAIN} minus {name} of the same seed: positive favours {name}."
-    return Table(caption=f"`{name}` beside `{MAIN}`, event by event", columns=heads, rows=rows), note
+    return Table(
+        caption=f"`{name}` beside `{MAIN}`, event by event", columns=heads, rows=rows
+    ), note
 
 
 def _over_baselines(records: Records) -> Noted:
@@ -260,9 +350,17 @@ def _over_baselines(records: Records) -> Noted:
             of_all = joint.gains.get(name) if joint else None
             rows.append(
                 [
-                    *(period(split), name, found[0].bits[name], mean(gain.gain_bits for gain in gains)),
+                    *(
+                        period(split),
+                        name,
+                        found[0].bits[name],
+                        mean(gain.gain_bits for gain in gains),
+                    ),
                     *(least.gain_bits, interval(least.asset_months.interval)),
-                    *(of_all and of_all.gain_bits, of_all and interval(of_all.asset_months.interval)),
+                    *(
+                        of_all and of_all.gain_bits,
+                        of_all and interval(of_all.asset_months.interval),
+                    ),
                 ]
             )
     heads = [
@@ -282,7 +380,11 @@ def _over_baselines(records: Records) -> Noted:
 
 def _splits_of(records: Iterable[Record]) -> list[str]:
     """What was scored, in the order of scoring."""
-    return [split for split in dict.fromkeys(name for r in records for name in r.scored) if split != ALL_TESTS]
+    return [
+        split
+        for split in dict.fromkeys(name for r in records for name in r.scored)
+        if split != ALL_TESTS
+    ]
 
 
 def _baselines(records: Records) -> list[Noted]:
@@ -291,28 +393,50 @@ def _baselines(records: Records) -> list[Noted]:
         return []
 
     def mean_bits(name: str, split: str) -> float | None:
-        bits = [run.scored[split].bits[MODEL] for run in records.runs(name).values() if split in run.scored]
+        bits = [
+            run.scored[split].bits[MODEL]
+            for run in records.runs(name).values()
+            if split in run.scored
+        ]
         return mean(bits) if bits else None
 
-    means = {name: {split: mean_bits(name, split) for split in facts} for name in (MAIN, FORMER, BEST)}
+    means = {
+        name: {split: mean_bits(name, split) for split in facts} for name in (MAIN, FORMER, BEST)
+    }
     rows: list[list[Any]] = []
     for name in dict.fromkeys(name for entry in facts.values() for name in entry["bits"]):
         row: list[Any] = [name]
         for split, entry in facts.items():
             own = entry["bits"].get(name)
-            row += [own, *(None if None in (own, means[of][split]) else own - means[of][split] for of in JUDGED)]
+            row += [
+                own,
+                *(
+                    None if None in (own, means[of][split]) else own - means[of][split]
+                    for of in JUDGED
+                ),
+            ]
         rows.append(row)
-    ours = [name for name, bits in means.items() if any(value is not None for value in bits.values())]
+    ours = [
+        name for name, bits in means.items() if any(value is not None for value in bits.values())
+    ]
     for name in ours:
-        rows.append([f"{name}, mean of seeds", *(cell for split in facts for cell in (means[name][split], "", ""))])
+        rows.append(
+            [
+                f"{name}, mean of seeds",
+                *(cell for split in facts for cell in (means[name][split], "", "")),
+            ]
+        )
     heads = [Column("predictor")]
     for split, entry in facts.items():
         heads.append(Column(f"{period(split)}, {entry['events']:,} events", bits))
         heads += [
-            Column(f"{name}'s gain", lambda gain: gain if isinstance(gain, str) else signed(gain)) for name in JUDGED
+            Column(f"{name}'s gain", lambda gain: gain if isinstance(gain, str) else signed(gain))
+            for name in JUDGED
         ]
     strong = frozenset(range(len(rows) - len(ours), len(rows)))
-    return [(Table(caption="All baselines in one table", columns=heads, rows=rows, strong=strong), "")]
+    return [
+        (Table(caption="All baselines in one table", columns=heads, rows=rows, strong=strong), "")
+    ]
 
 
 def walked_baselines(walked: Mapping[int, Record]) -> list[str]:
@@ -328,16 +452,27 @@ def _walk_forward(records: Records) -> list[Noted]:
 def _walk(records: Records, model: str) -> Noted:
     walked, main = records.walk_forward(model), records.walk_forward()
     names = walked_baselines(walked)
-    strongest = min(names, key=lambda name: mean(record.scored[YEAR].bits[name] for record in walked.values()))
+    strongest = min(
+        names, key=lambda name: mean(record.scored[YEAR].bits[name] for record in walked.values())
+    )
     gains = {year: record.scored[YEAR].gains[strongest] for year, record in walked.items()}
     # Baselines that only the paper's model was compared with are scored on the same events.
     others: dict[str, str] = {}
     if model != MAIN:
-        others = {MAIN: MODEL} | {name: name for name in walked_baselines(main) if name not in names}
+        others = {MAIN: MODEL} | {
+            name: name for name in walked_baselines(main) if name not in names
+        }
     rows = [
         [
-            *(year, gain.num_events, *(walked[year].scored[YEAR].bits[name] for name in (MODEL, *names))),
-            *(main[year].scored[YEAR].bits[name] if year in main else None for name in others.values()),
+            *(
+                year,
+                gain.num_events,
+                *(walked[year].scored[YEAR].bits[name] for name in (MODEL, *names)),
+            ),
+            *(
+                main[year].scored[YEAR].bits[name] if year in main else None
+                for name in others.values()
+            ),
             *(gain.gain_bits, interval(gain.asset_months.interval), *_wins(gain)),
         ]
         for year, gain in gains.items()
@@ -349,10 +484,16 @@ def _walk(records: Records, model: str) -> Noted:
         *columns(signed, f"gain over {strongest}"),
         *columns(plain, "95% interval", "block wins", "months won"),
     ]
-    won, sure = sum(gain.gain_bits > 0 for gain in gains.values()), sum(map(_is_above_zero, gains.values()))
-    shortened = "; ".join(dict.fromkeys(record.shortened for record in walked.values() if record.shortened))
+    won, sure = (
+        sum(gain.gain_bits > 0 for gain in gains.values()),
+        sum(map(_is_above_zero, gains.values())),
+    )
+    shortened = "; ".join(
+        dict.fromkeys(record.shortened for record in walked.values() if record.shortened)
+    )
     note = (
-        f"Not in the paper: the protocol shifted year by year, everything fitted anew. `{model}` is ahead of "
+        f"Not in the paper: the protocol shifted year by year, everything fitted anew. `{model}` "
+        f"is ahead of "
         f"{strongest} in {won} of {len(walked)} years, in {sure} with an interval above zero."
         + (f" Shortened: {shortened}." if shortened else "")
     )
@@ -361,7 +502,10 @@ def _walk(records: Records, model: str) -> Noted:
 
 def _splits(records: Records) -> list[Noted]:
     events = records.facts(CORPUS).get("events", {})
-    rows = [[name, paper.SPLIT_EVENTS.get(name), events.get(name)] for name in {**paper.SPLIT_EVENTS, **events}]
+    rows = [
+        [name, paper.SPLIT_EVENTS.get(name), events.get(name)]
+        for name in {**paper.SPLIT_EVENTS, **events}
+    ]
     heads = [Column("split"), *columns(count, "published events", "our events")]
     return [(Table(caption="Split counts", columns=heads, rows=rows), "")]
 
@@ -371,11 +515,15 @@ def _coverage(records: Records) -> list[Noted]:
     rows = []
     for symbol in sorted({*paper.ASSETS, *assets}):
         bars, windows = paper.ASSETS.get(symbol, (None, None))
-        own = [assets.get(symbol, {}).get(name) for name in ("rows", "train_windows", "first", "last")]
+        own = [
+            assets.get(symbol, {}).get(name) for name in ("rows", "train_windows", "first", "last")
+        ]
         rows.append([symbol, bars, own[0], windows, *own[1:]])
     heads = [
         Column("asset"),
-        *columns(count, "published bars", "our bars", "published Train windows", "our Train windows"),
+        *columns(
+            count, "published bars", "our bars", "published Train windows", "our Train windows"
+        ),
         *columns(text, "first", "last"),
     ]
     return [(Table(caption="Asset coverage", columns=heads, rows=rows), "")]

@@ -1,7 +1,9 @@
-"""What the engine is given: runs to train and judge, years to walk, runs to compare, a corpus or baselines to describe.
+"""What the engine is given: runs to train and judge, years to walk, runs to compare, a corpus or
+baselines to describe.
 
-Enters: tasks, and where corpora and baselines are. Leaves: `records/<id>.json`, and `runs/<id>` for what is trained.
-What is finished is reused; a run that was broken off goes on from its last checkpoint.
+Enters: tasks, and where corpora and baselines are. Leaves: `records/<id>.json`, and `runs/<id>` for
+what is trained. What is finished is reused; a run that was broken off goes on from its last
+checkpoint.
 """
 
 from __future__ import annotations
@@ -37,14 +39,14 @@ from reproduction.records import (
 from vaiom import __version__
 from vaiom.baselines.store import load_losses, losses_file
 from vaiom.codec import to_json
+from vaiom.corpus.splits import VALIDATION
+from vaiom.corpus.store import Corpus, count_events, open_corpus, under_splits
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import MODEL, event_bits, read_events, score_events
-from vaiom.events.corpus import Corpus, count_events, open_corpus, under_splits
-from vaiom.events.splits import VALIDATION
-from vaiom.experiments.engine import Engine
+from vaiom.experiments.tasks import Engine
 from vaiom.experiments.walk_forward import TREES, score_year, splits_of
 from vaiom.files import Progress, canonical_json, sha256_of
 from vaiom.model.config import spell_as_hashed
@@ -83,10 +85,15 @@ class Task:
 
     @cached_property
     def key(self) -> str:
-        """A hash of what decides the record; a setting that is added one day leaves finished work valid."""
+        """A hash of what decides the record; a setting that is added one day leaves finished work
+        valid.
+        """
         identity = None
         if self.experiment:
-            settings = {name: new for name, (new, _) in changed(Experiment(name=""), self.experiment).items()}
+            settings = {
+                name: new
+                for name, (new, _) in changed(Experiment(name=""), self.experiment).items()
+            }
             identity = {"name": self.experiment.hashed_name, **spell_as_hashed(settings)}
         parts: dict[str, Any] = {"kind": self.kind, "corpus": self.corpus_sha256, "year": self.year}
         parts |= {"splits": list(self.splits), "experiment": identity}
@@ -106,7 +113,9 @@ class Place:
     out: Path
     baselines: Path | None = None
     deadline: float = math.inf
-    """When runs stop at their next checkpoint, by `time.time`; the same tasks go on from there another time."""
+    """When runs stop at their next checkpoint, by `time.time`; the same tasks go on from there
+    another time.
+    """
 
     @property
     def records(self) -> Path:
@@ -117,7 +126,9 @@ class Place:
         return self.out / "runs"
 
 
-def finish_tasks(tasks: Sequence[Task], place: Place, engine: Engine, report: Progress | None = None) -> dict[str, str]:
+def finish_tasks(
+    tasks: Sequence[Task], place: Place, engine: Engine, report: Progress | None = None
+) -> dict[str, str]:
     """Do what is not done yet; why some failed, by their ids."""
     # Workers have folders of their own to start from.
     corpora = {timeframe: path.absolute() for timeframe, path in place.corpora.items()}
@@ -125,25 +136,52 @@ def finish_tasks(tasks: Sequence[Task], place: Place, engine: Engine, report: Pr
     place = replace(place, corpora=corpora, out=place.out.absolute(), baselines=baselines_path)
     now = {task.timeframe: task.corpus_sha256 for task in tasks}
     for record in read_records(place.records):  # records of two corpora would mix in one table
-        if record.kind == CORPUS and now.get(record.timeframe, record.facts["sha256"]) != record.facts["sha256"]:
-            problem, was = f"the records are of another {record.timeframe} corpus", record.facts["sha256"]
+        if (
+            record.kind == CORPUS
+            and now.get(record.timeframe, record.facts["sha256"]) != record.facts["sha256"]
+        ):
+            problem, was = (
+                f"the records are of another {record.timeframe} corpus",
+                record.facts["sha256"],
+            )
             fix = "choose another --out"
-            raise ConfigError(problem, where=place.records, expected=was, got=now[record.timeframe], fix=fix)
+            raise ConfigError(
+                problem, where=place.records, expected=was, got=now[record.timeframe], fix=fix
+            )
     # Stored baselines may have grown, and what is wrong with them is said before anything is run.
-    facts = [perform(place, task).facts for task in tasks if task.kind == BASELINES and place.baselines]
+    facts = [
+        perform(place, task).facts for task in tasks if task.kind == BASELINES and place.baselines
+    ]
     baselines = {split: set(entry["bits"]) for each in facts for split, entry in each.items()}
-    todo = [task for task in tasks if task.kind != BASELINES and not _is_done(task, place, baselines)]
+    todo = [
+        task for task in tasks if task.kind != BASELINES and not _is_done(task, place, baselines)
+    ]
     return engine.run(todo, partial(perform, place), len(tasks) - len(todo), report)
 
 
 def perform(place: Place, task: Task, device: str = "auto") -> Record:
     """Do one task and write its record."""
     corpus = open_corpus(place.corpora[task.timeframe])
-    make = {RUN: _run, WALK: _walk, PAIR: _pair, ENSEMBLE: _ensemble, CORPUS: _corpus, BASELINES: _baselines}[task.kind]
+    make = {
+        RUN: _run,
+        WALK: _walk,
+        PAIR: _pair,
+        ENSEMBLE: _ensemble,
+        CORPUS: _corpus,
+        BASELINES: _baselines,
+    }[task.kind]
     fields: Fields = {"name": task.kind}
     if task.experiment and task.kind not in (CORPUS, BASELINES):
-        fields |= {"name": task.experiment.name, "seed": task.experiment.train.seed, "year": task.year}
-        fields |= {"shortened": task.shortened, "claimed": task.claimed, "vaiom_version": __version__}
+        fields |= {
+            "name": task.experiment.name,
+            "seed": task.experiment.train.seed,
+            "year": task.year,
+        }
+        fields |= {
+            "shortened": task.shortened,
+            "claimed": task.claimed,
+            "vaiom_version": __version__,
+        }
     fields |= make(task, corpus, place, device)
     record = Record(kind=task.kind, key=task.key, timeframe=task.timeframe, **fields)
     record.write(place.records / f"{task.id}.json")
@@ -151,28 +189,40 @@ def perform(place: Place, task: Task, device: str = "auto") -> Record:
 
 
 def score_ensemble(runs: Sequence[Path], corpus: Corpus, split: str, device: str) -> SplitScores:
-    """The mean of several runs' probabilities, beside the baselines that the first was compared with."""
+    """The mean of several runs' probabilities, beside the baselines that the first was compared
+    with.
+    """
     models = [ModelPredictor.load(Run(run).best, device) for run in runs]
     rows = heldout_rows(corpus, split, models[0].checkpoint)
     stored = read_events(runs[0], split, same_as=score_events(corpus, rows, {}))
     together = sha256_of("".join(model.checkpoint.sha256 for model in models).encode())
-    looks = record_look(corpus, split, run=ENSEMBLE, checkpoint_sha256=together, num_events=len(rows))
+    looks = record_look(
+        corpus, split, run=ENSEMBLE, checkpoint_sha256=together, num_events=len(rows)
+    )
     probs = np.mean([model.predict_proba(corpus, rows) for model in models], axis=0)
     bits = {**stored.bits, MODEL: event_bits(probs, stored.buckets)}
     return SplitScores.of_events(replace(stored, bits=bits), looks)
 
 
 def _is_done(task: Task, place: Place, baselines: Mapping[str, set[str]]) -> bool:
-    """Whether the record of exactly this task is there, with all of the baselines where its model still is."""
+    """Whether the record of exactly this task is there, with all of the baselines where its model
+    still is.
+    """
     file = place.records / f"{task.id}.json"
     if not file.is_file():
         return False
     record = read_record(file)
     trees = {TREES} if TREES in baselines.get(VALIDATION, ()) and find_spec("lightgbm") else set()
     wanted = {**baselines, YEAR: trees}
-    if task.experiment and record.validation and not task.experiment.train.has_ended(record.validation):
+    if (
+        task.experiment
+        and record.validation
+        and not task.experiment.train.has_ended(record.validation)
+    ):
         return not Run(place.runs / task.id).exists
-    complete = all(wanted.get(split, set()) <= scored.bits.keys() for split, scored in record.scored.items())
+    complete = all(
+        wanted.get(split, set()) <= scored.bits.keys() for split, scored in record.scored.items()
+    )
     return record.key == task.key and (complete or not Run(place.runs / task.id).best.exists())
 
 
@@ -181,9 +231,15 @@ def _run(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
     trained = _train(task, corpus, run, device, place.deadline)
     scored = {}
     for split in task.splits:
-        stored = place.baselines if place.baselines and losses_file(place.baselines, split).exists() else None
+        stored = (
+            place.baselines
+            if place.baselines and losses_file(place.baselines, split).exists()
+            else None
+        )
         result = evaluate_run(run, corpus, split, baselines=stored, device=device)
-        scored[split] = SplitScores(bits=result.bits, gains=gains_of(result.against), looks=result.looks)
+        scored[split] = SplitScores(
+            bits=result.bits, gains=gains_of(result.against), looks=result.looks
+        )
         if result.all_tests:
             scored[ALL_TESTS] = SplitScores(bits={}, gains=gains_of(result.all_tests))
     return {"scored": scored, **trained}
@@ -240,7 +296,9 @@ def _baselines(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
     return {"facts": facts}
 
 
-def _losses(task: Task, corpus: Corpus, place: Place, split: str) -> dict[str, npt.NDArray[np.float64]]:
+def _losses(
+    task: Task, corpus: Corpus, place: Place, split: str
+) -> dict[str, npt.NDArray[np.float64]]:
     """Of the baselines on a split; none where they were not scored on it."""
     if place.baselines is None or not losses_file(place.baselines, split).exists():
         return {}
@@ -253,14 +311,18 @@ def _train(task: Task, corpus: Corpus, run: Path, device: str, deadline: float) 
     assert task.experiment
     if time.time() > deadline:
         raise ConfigError("not begun: the time limit had passed", fix="run the same command again")
-    result = train(corpus, task.experiment, run, device=device, resume=Run(run).exists, deadline=deadline)
+    result = train(
+        corpus, task.experiment, run, device=device, resume=Run(run).exists, deadline=deadline
+    )
     model, used = task.experiment.model, resolve_device(device)
     bits = Run(run).validation_bits()
     stopped: Fields = {}
     if result.last_step < task.experiment.train.steps:  # by a time limit, or by patience
         how = f"stopped at {result.last_step:,} of {task.experiment.train.steps:,} steps"
         stopped["shortened"] = "; ".join(filter(None, [task.shortened, how]))
-        stopped["claimed"] = task.claimed and result.best_step < result.last_step  # else its curve had not turned
+        stopped["claimed"] = (
+            task.claimed and result.best_step < result.last_step
+        )  # else its curve had not turned
     return {
         **stopped,
         "settings": to_json(task.experiment),

@@ -1,8 +1,10 @@
-"""`python -m reproduction.transfer`: what a model is worth on an asset that it has never seen, and once it has.
+"""`python -m reproduction.transfer`: what a model is worth on an asset that it has never seen, and
+once it has.
 
-For each asset: `best` without teachers learns all the others, scores this one as unknown, goes on learning on it, and
-stands beside the same model trained on it from nothing and beside tables of its own Train. Every asset leaves one JSON
-record; `python -m reproduction --docs` makes the page of those in docs/results/transfer.
+For each asset: `best` without teachers learns all the others, scores this one as unknown, goes on
+learning on it, and stands beside the same model trained on it from nothing and beside tables of its
+own Train. Every asset leaves one JSON record; `python -m reproduction --docs` makes the page of
+those in docs/results/transfer.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from vaiom.baselines.counts import Frequency, HourOfWeek
 from vaiom.cli.console import note, user_errors
 from vaiom.cli.train import training_report
 from vaiom.codec import to_json
+from vaiom.corpus.splits import VALIDATION
+from vaiom.corpus.store import Corpus
 from vaiom.evaluation.inference import paired_gain
 from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import MODEL, ScoredEvents, event_bits, losses_of, score_events
-from vaiom.events.corpus import Corpus
-from vaiom.events.splits import VALIDATION
 from vaiom.experiments.refit import adapt
 from vaiom.experiments.registry import experiment
 from vaiom.files import ensure_folder, read_json, write_bytes, write_json
@@ -34,7 +36,10 @@ from vaiom.training.experiment import Experiment
 from vaiom.training.loop import train
 
 UNKNOWN, ADAPTED, SCRATCH = "unknown", "adapted", "from_nothing"
-COMPARED = {UNKNOWN: ("hour_of_week", "frequency"), ADAPTED: (UNKNOWN, SCRATCH, "hour_of_week", "frequency")}
+COMPARED = {
+    UNKNOWN: ("hour_of_week", "frequency"),
+    ADAPTED: (UNKNOWN, SCRATCH, "hour_of_week", "frequency"),
+}
 """Whose gains are recorded, and over what."""
 FROM_NOTHING = {"steps": 1_500, "validate_every": 100, "patience": 4}
 PAGE_NAME = "cold-start.md"
@@ -62,10 +67,19 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("python -m reproduction.transfer", description=__doc__)
     add = parser.add_argument
     add("--bars", type=Path, required=True, help="Bar folder: one <SYMBOL>.parquet per asset.")
-    add("--out", type=Path, required=True, help="Folder for corpora, runs and records; finished work is reused.")
-    add("--asset", action="append", help="Asset to leave out; repeatable. By default, each in turn.")
+    add(
+        "--out",
+        type=Path,
+        required=True,
+        help="Folder for corpora, runs and records; finished work is reused.",
+    )
+    add(
+        "--asset", action="append", help="Asset to leave out; repeatable. By default, each in turn."
+    )
     add("--seed", type=int, action="append", help="Random seed; repeatable. By default, 17.")
-    add("--steps", type=int, help="Training steps on the other assets; by default, those of `best`.")
+    add(
+        "--steps", type=int, help="Training steps on the other assets; by default, those of `best`."
+    )
     add(
         "--set",
         dest="settings",
@@ -84,13 +98,16 @@ def main(words: Sequence[str] | None = None) -> None:
                 steps = [f"steps={args.steps}"] if args.steps else []
                 base = experiment("best").with_changes(teachers=0, teacher_share=0.0, seed=seed)
                 base = base.with_settings([*args.settings, *steps])
-                write_json(file, leave_out(asset, args.bars, args.out / f"{asset}-s{seed}", base, args.device))
+                write_json(
+                    file,
+                    leave_out(asset, args.bars, args.out / f"{asset}-s{seed}", base, args.device),
+                )
             note(f"{asset}, seed {seed}: {read_json(file)['scored']['validation']['bits']}")
 
 
 def leave_out(asset: str, bars: Path, out: Path, base: Experiment, device: str) -> dict[str, Any]:
     """Train on the others, then score, adapt and train on one asset; the record of it."""
-    from vaiom.events.build import CorpusConfig, build_corpus
+    from vaiom.corpus.build import CorpusConfig, build_corpus
 
     for file in sorted(bars.glob("*.parquet")):
         link = ensure_folder(out / ("bars" if file.stem == asset else "other-bars")) / file.name
@@ -104,7 +121,9 @@ def leave_out(asset: str, bars: Path, out: Path, base: Experiment, device: str) 
     corpus = build_corpus(out / "bars", out / "corpus", like, overwrite=True)
     seed = [f"seed={base.train.seed}"]
     adapted = adapt(corpus, runs[UNKNOWN], runs[ADAPTED], settings=seed, device=device, resume=True)
-    limits = {name: min(value, getattr(base.train, name) or value) for name, value in FROM_NOTHING.items()}
+    limits = {
+        name: min(value, getattr(base.train, name) or value) for name, value in FROM_NOTHING.items()
+    }
     alone = base.with_changes(**limits)
     scratch = train(corpus, alone, runs[SCRATCH], device=device, resume=True)
     return {
@@ -113,7 +132,11 @@ def leave_out(asset: str, bars: Path, out: Path, base: Experiment, device: str) 
         "vaiom_version": __version__,
         "settings": to_json(base),
         "train_events": int(corpus.manifest["events"]["train"]),
-        "steps": {UNKNOWN: source.best_step, ADAPTED: adapted.best_step, SCRATCH: scratch.best_step},
+        "steps": {
+            UNKNOWN: source.best_step,
+            ADAPTED: adapted.best_step,
+            SCRATCH: scratch.best_step,
+        },
         "seconds": {UNKNOWN: source.seconds, ADAPTED: adapted.seconds, SCRATCH: scratch.seconds},
         "scored": {split: score(corpus, split, runs) for split in SPLITS},
     }
@@ -127,19 +150,30 @@ def score(corpus: Corpus, split: str, runs: dict[str, Path]) -> dict[str, Any]:
     rows = heldout_rows(corpus, split, first)
     losses = losses_of((Frequency(), HourOfWeek()), corpus, rows, first.config.history)
     for name, model in models.items():
-        record_look(corpus, split, run=name, checkpoint_sha256=model.checkpoint.sha256, num_events=len(rows))
+        record_look(
+            corpus, split, run=name, checkpoint_sha256=model.checkpoint.sha256, num_events=len(rows)
+        )
         losses[name] = event_bits(model.predict_proba(corpus, rows), corpus.target_return[rows])
     events = score_events(corpus, rows, losses)
     return {
         "events": len(rows),
         "bits": {name: float(each.mean()) for name, each in losses.items()},
-        "gains": {name: {other: _gain(events, name, other) for other in others} for name, others in COMPARED.items()},
+        "gains": {
+            name: {other: _gain(events, name, other) for other in others}
+            for name, others in COMPARED.items()
+        },
     }
 
 
 def _gain(events: ScoredEvents, name: str, other: str) -> dict[str, Any]:
-    gain = paired_gain(replace(events, bits={MODEL: events.bits[name], other: events.bits[other]}), other)
-    return {"gain_bits": gain.gain_bits, "interval": gain.asset_months.interval, "months_won": gain.months.block_wins}
+    gain = paired_gain(
+        replace(events, bits={MODEL: events.bits[name], other: events.bits[other]}), other
+    )
+    return {
+        "gain_bits": gain.gain_bits,
+        "interval": gain.asset_months.interval,
+        "months_won": gain.months.block_wins,
+    }
 
 
 def write_transfer_page(results: Path, docs: Path) -> None:
@@ -149,25 +183,44 @@ def write_transfer_page(results: Path, docs: Path) -> None:
         lengths = sorted({record["settings"]["train"]["steps"] for record in records})
         steps = " or ".join(map(count, lengths))
         tables = [transfer_table(records, split).to_markdown() for split in SPLITS]
-        write_bytes(docs / PAGE_NAME, "\n".join([INTRODUCTION.format(steps=steps), *tables]).encode())
+        write_bytes(
+            docs / PAGE_NAME, "\n".join([INTRODUCTION.format(steps=steps), *tables]).encode()
+        )
 
 
 def transfer_table(records: Sequence[dict[str, Any]], split: str) -> Table:
     """The mean of all, then a row per asset and seed."""
     names = ("frequency", "hour_of_week", UNKNOWN, ADAPTED, SCRATCH)
     pairs = ((UNKNOWN, "hour_of_week"), (ADAPTED, UNKNOWN), (ADAPTED, SCRATCH))
-    columns = [Column("asset"), Column("seed", count), *(Column(name.replace("_", " "), bits) for name in names)]
+    columns = [
+        Column("asset"),
+        Column("seed", count),
+        *(Column(name.replace("_", " "), bits) for name in names),
+    ]
     for name, other in pairs:
-        columns += [Column(f"{name} over {other.replace('_', ' ')}", signed), Column("95% interval", interval)]
+        columns += [
+            Column(f"{name} over {other.replace('_', ' ')}", signed),
+            Column("95% interval", interval),
+        ]
     rows: list[list[Any]] = []
     for record in records:
         scored = record["scored"][split]
         gains = [scored["gains"][name][other] for name, other in pairs]
         cells = [value for gain in gains for value in (gain["gain_bits"], gain["interval"])]
-        rows.append([record["asset"], record["seed"], *(scored["bits"][name] for name in names), *cells])
+        rows.append(
+            [record["asset"], record["seed"], *(scored["bits"][name] for name in names), *cells]
+        )
     means = [sum(row[place] for row in rows) / len(rows) for place in range(2, 2 + len(names))]
     at = dict(zip(names, means, strict=True))
-    rows.insert(0, ["mean", None, *means, *(cell for name, other in pairs for cell in (at[other] - at[name], ""))])
+    rows.insert(
+        0,
+        [
+            "mean",
+            None,
+            *means,
+            *(cell for name, other in pairs for cell in (at[other] - at[name], "")),
+        ],
+    )
     return Table(SPLITS[split], columns, rows)
 
 

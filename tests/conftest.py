@@ -13,18 +13,23 @@ from hypothesis import settings
 from cli.command_line import Ran, Vaiom
 from vaiom.cli.main import main
 
-# A busy machine is not a bug: no test fails for being slow once. The same examples every time: no test fails by chance.
-# `make check-random` draws new ones.
+# A busy machine is not a bug: no test fails for being slow once. The same examples every time: no
+# test fails by chance. `make check-random` draws new ones.
 settings.register_profile("vaiom", deadline=None, derandomize=True, max_examples=25)
 settings.register_profile("random", deadline=None, database=None, print_blob=True)
 settings.load_profile("vaiom")
 
 LONG = ("reproduction", "faults", "training", "forecast")
-"""Folders with files of few, long tests: they come first, so that what is left at the end is short."""
+"""Folders with files of few, long tests: they come first, so that what is left at the end is short.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONG.index(item.path.parent.name) if item.path.parent.name in LONG else len(LONG))
+    items.sort(
+        key=lambda item: (
+            LONG.index(item.path.parent.name) if item.path.parent.name in LONG else len(LONG)
+        )
+    )
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,12 +11,24 @@ from hypothesis import strategies as st
 START = datetime(2023, 11, 1)
 
 
-def frame_of(open_: np.ndarray, close: np.ndarray, start: datetime = START, step: timedelta = timedelta(hours=1)):
+def frame_of(
+    open_: np.ndarray,
+    close: np.ndarray,
+    start: datetime = START,
+    step: timedelta = timedelta(hours=1),
+):
     """Bars with the given opens and closes on consecutive stamps; NaN becomes null."""
     stamps = [start + step * i for i in range(len(close))]
     high, low = np.fmax(open_, close), np.fmin(open_, close)
     return pl.DataFrame(
-        {"Datetime": stamps, "Open": open_, "High": high, "Low": low, "Close": close, "Volume": np.ones(len(close))},
+        {
+            "Datetime": stamps,
+            "Open": open_,
+            "High": high,
+            "Low": low,
+            "Close": close,
+            "Volume": np.ones(len(close)),
+        },
         schema_overrides={"Datetime": pl.Datetime("us")},
         nan_to_null=True,
     )
@@ -29,13 +41,19 @@ def random_bars(
     rng = np.random.default_rng(seed)
     moves = rng.standard_t(4, rows) * 1e-3 * (rng.random(rows) > 0.02)
     close = np.exp(np.cumsum(moves))
-    open_ = np.concatenate([[1.0], close[:-1]]) * np.exp(rng.normal(0, 1e-4, rows) * (rng.random(rows) > 0.3))
+    open_ = np.concatenate([[1.0], close[:-1]]) * np.exp(
+        rng.normal(0, 1e-4, rows) * (rng.random(rows) > 0.3)
+    )
     return frame_of(open_, close, start, step)
 
 
 @st.composite
-def price_pairs(draw: st.DrawFn, min_rows: int = 1, max_rows: int = 120) -> tuple[np.ndarray, np.ndarray]:
-    """(open, close) with runs of NaN, exact zeros, repeated closes, spikes, zero and negative prices."""
+def price_pairs(
+    draw: st.DrawFn, min_rows: int = 1, max_rows: int = 120
+) -> tuple[np.ndarray, np.ndarray]:
+    """(open, close) with runs of NaN, exact zeros, repeated closes, spikes, zero and negative
+    prices.
+    """
     rows = draw(st.integers(min_rows, max_rows))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     moves = rng.normal(0, 1e-3, rows)

@@ -83,7 +83,9 @@ def test_what_is_written_is_read_back() -> None:
     text = json.dumps(to_json(WHOLE), allow_nan=False)
     back = from_json(Everything, json.loads(text))
     assert json.dumps(to_json(back), allow_nan=False) == text
-    plain = {name: getattr(back, name) for name in ("text", "when", "pair", "names", "mean", "by_step")}
+    plain = {
+        name: getattr(back, name) for name in ("text", "when", "pair", "names", "mean", "by_step")
+    }
     assert plain == {name: getattr(WHOLE, name) for name in plain}
     assert back.values.dtype == np.float64
     assert back.halves.dtype == np.float32
@@ -160,7 +162,11 @@ def test_an_earlier_version_is_upgraded() -> None:
 def test_users_are_told_what_is_wrong_where() -> None:
     with pytest.raises(DataError) as caught:
         decode(Mean, {"level": "1"}, "not a mean", where="a.json", fix="write it again")
-    assert (caught.value.problem, caught.value.where, caught.value.fix) == ("not a mean", "a.json", "write it again")
+    assert (caught.value.problem, caught.value.where, caught.value.fix) == (
+        "not a mean",
+        "a.json",
+        "write it again",
+    )
     with pytest.raises(CheckpointError):
         decode(Mean, {}, "not a mean", error=CheckpointError)
 
@@ -246,7 +252,9 @@ def test_types_that_a_field_may_have(hint: Any, value: Any, read: Any) -> None:
         (np.str_, [["a", "bc"]], [[1]]),
     ],
 )
-def test_arrays_take_what_is_of_their_kind(dtype: Any, taken: list[Any], refused: list[Any]) -> None:
+def test_arrays_take_what_is_of_their_kind(
+    dtype: Any, taken: list[Any], refused: list[Any]
+) -> None:
     for values in taken:
         read = from_json(npt.NDArray[dtype], values)
         assert read.tolist() == values
@@ -292,7 +300,9 @@ def test_changed_fields_are_checked_again() -> None:
         ("word", "x", "word"),
     ],
 )
-def test_words_of_the_command_line_have_the_type_of_the_present_value(text: str, example: Any, value: Any) -> None:
+def test_words_of_the_command_line_have_the_type_of_the_present_value(
+    text: str, example: Any, value: Any
+) -> None:
     assert parse_value("key", text, example) == value
     assert type(parse_value("key", text, example)) is type(value)
     if isinstance(example, int | float):

@@ -16,8 +16,8 @@ import torch
 import vaiom
 from evaluation.simulated_market import TINY_SPLITS
 from strategies import random_bars
-from vaiom.events.build import CorpusConfig, build_corpus
-from vaiom.events.corpus import Corpus
+from vaiom.corpus.build import CorpusConfig, build_corpus
+from vaiom.corpus.store import Corpus
 from vaiom.market.folder import write_symbol
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -36,28 +36,45 @@ LEVELS = (0.01, *(each / 10 for each in range(1, 10)), 0.99)
 
 
 class StandIn:
-    """For `Chronos2Pipeline`, with its documented interface; its quantiles cross, as those of a network may."""
+    """For `Chronos2Pipeline`, with its documented interface; its quantiles cross, as those of a
+    network may.
+    """
 
     quantiles = LEVELS
 
-    def predict_quantiles(self, inputs: Any, prediction_length: int, quantile_levels: list[float]) -> Any:
-        assert (inputs.ndim, inputs.dtype, prediction_length) == (3, np.float32, 1)  # series, variates, times
+    def predict_quantiles(
+        self, inputs: Any, prediction_length: int, quantile_levels: list[float]
+    ) -> Any:
+        assert (inputs.ndim, inputs.dtype, prediction_length) == (
+            3,
+            np.float32,
+            1,
+        )  # series, variates, times
         found = [np.nanquantile(each, quantile_levels[::-1], axis=1).T[:, None] for each in inputs]
         return [torch.from_numpy(each) for each in found], [torch.zeros(1, 1)] * len(inputs)
 
 
 def tiny_chronos() -> Any:
-    """A Chronos-2 of random weights and a few hundred parameters, built here and never downloaded."""
+    """A Chronos-2 of random weights and a few hundred parameters, built here and never
+    downloaded.
+    """
     pytest.importorskip("chronos", reason="chronos-forecasting is not installed")
     from chronos import Chronos2Pipeline
     from chronos.chronos2.config import Chronos2CoreConfig
     from chronos.chronos2.model import Chronos2Model
 
     patches = {"input_patch_size": 16, "input_patch_stride": 16, "output_patch_size": 16}
-    more = {"context_length": 64, "quantiles": [*LEVELS], "use_reg_token": True, "use_arcsinh": True}
+    more = {
+        "context_length": 64,
+        "quantiles": [*LEVELS],
+        "use_reg_token": True,
+        "use_arcsinh": True,
+    }
     sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
     torch.manual_seed(1)
-    return Chronos2Pipeline(Chronos2Model(Chronos2CoreConfig(**sizes, chronos_config={**patches, **more})).eval())
+    return Chronos2Pipeline(
+        Chronos2Model(Chronos2CoreConfig(**sizes, chronos_config={**patches, **more})).eval()
+    )
 
 
 def models() -> Any:
@@ -73,7 +90,9 @@ def example(name: str, **options: Any) -> dict[str, Any]:
 
 SOURCES: dict[str, Callable[[], Any]] = {
     "garch_quantiles": lambda: example("garch_quantiles.py")["Garch"](),
-    "statsforecast_intervals": lambda: example("statsforecast_intervals.py")["Intervals"](models().AutoETS()),
+    "statsforecast_intervals": lambda: example("statsforecast_intervals.py")["Intervals"](
+        models().AutoETS()
+    ),
     "chronos_quantiles": lambda: example("chronos_quantiles.py")["Chronos"](tiny_chronos()),
     "stand-in": lambda: example("chronos_quantiles.py")["Chronos"](StandIn()),
 }
@@ -112,7 +131,9 @@ def test_quantiles_do_not_change_with_later_bars(corpus: Corpus, source: str) ->
     shaken = np.array(corpus.columns["log_ret"])
     shaken[early[-1]] *= 3  # the last bar that is known does matter
     other = replace(corpus, columns={**corpus.columns, "log_ret": shaken})
-    ours, theirs, moved = (made.forecast_asset(each, "EURUSD", early) for each in (corpus, later, other))
+    ours, theirs, moved = (
+        made.forecast_asset(each, "EURUSD", early) for each in (corpus, later, other)
+    )
     assert ours.equals(theirs)
     assert ours[:-1].equals(moved[:-1])
     assert not ours.equals(moved)
@@ -133,7 +154,10 @@ def test_samples_of_paths(corpus: Corpus, tmp_path: Path, long: bool) -> None:
         own = rows[(rows >= inside.start) & (rows < inside.stop)]
         times = corpus.timestamps[own].astype("datetime64[us]").tolist()
         tables.append(script["sample_asset"](symbol, BARS[symbol], times, sampler, count=50))
-        assert seen[-len(own) :] == BARS[symbol].filter(pl.col("Datetime").is_in(times))["Close"].to_list()
+        assert (
+            seen[-len(own) :]
+            == BARS[symbol].filter(pl.col("Datetime").is_in(times))["Close"].to_list()
+        )
     table = pl.concat(tables)
     if long:
         script["write_long"](table, tmp_path / "samples.csv")

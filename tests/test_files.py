@@ -64,7 +64,9 @@ def test_the_package_needs_no_unix() -> None:
     """What Windows lacks is not imported, by the package or its command line."""
     missing = ("fcntl", "resource", "pwd", "grp", "termios")
     code = f"import sys; sys.modules |= dict.fromkeys({missing}); import vaiom.cli.main"
-    subprocess.run([sys.executable, "-c", code + ", vaiom.files, vaiom.run, vaiom.codec"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", code + ", vaiom.files, vaiom.run, vaiom.codec"], check=True
+    )
 
 
 @pytest.mark.parametrize("text", ['{"a": 1, "b": 2, "a": 3}', '[{"x": {"a": 1, "a": 1}}]'])
@@ -79,13 +81,19 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), atomic_file(tmp_path / "b") as staged:
         staged.with_name("no such folder").rename(staged)
     with staging_folder(tmp_path) as folder:
-        assert {path.name.split(".")[1] for path in tmp_path.iterdir() if path.name[0] == "."} == {folder.name[1:]}
+        assert {path.name.split(".")[1] for path in tmp_path.iterdir() if path.name[0] == "."} == {
+            folder.name[1:]
+        }
         (folder / "inside").mkdir()
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First its content, then the name in its folder: a crash of the machine leaves the old file or the new one."""
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First its content, then the name in its folder: a crash of the machine leaves the old file or
+    the new one.
+    """
     file, flushed, descriptors = tmp_path / "file", [], []
 
     def note(opened: int) -> None:
@@ -104,7 +112,9 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatc
             os.fstat(descriptor)
 
 
-def test_a_lock_file_that_another_process_swept_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_file_that_another_process_swept_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Path] = []
 
     def locked_too_late(path: Path) -> object:
@@ -196,7 +206,10 @@ def test_a_folder_is_held_by_one_process_and_the_second_is_told_by_whom(tmp_path
     folder.parent.mkdir()
     with held_elsewhere(folder) as other:
         for _ in range(2):  # being refused takes nothing from the holder
-            with pytest.raises(FolderInUseError, match=f"process {other.pid} on ") as refused, hold_folder(folder):
+            with (
+                pytest.raises(FolderInUseError, match=f"process {other.pid} on ") as refused,
+                hold_folder(folder),
+            ):
                 pass
             assert refused.value.where == folder
         with pytest.raises(FolderInUseError), hold_folder(tmp_path / "new" / "." / "folder"):
@@ -221,15 +234,22 @@ def test_a_folder_whose_parent_may_not_be_written_to_is_held_too(
     assert not list(tmp_path.iterdir())
 
 
-def test_who_finds_a_folder_held_waits_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_finds_a_folder_held_waits_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[dict[str, object]] = []
     monkeypatch.setattr("filelock.FileLock.acquire", lambda _, **how: asked.append(how))
     with hold_folder(tmp_path / "made"), hold_folder(tmp_path / "made", patience=7):
         pass
-    assert asked == [{"timeout": 0.1, "poll_interval": 0.025}, {"timeout": 7, "poll_interval": 0.025}]
+    assert asked == [
+        {"timeout": 0.1, "poll_interval": 0.025},
+        {"timeout": 7, "poll_interval": 0.025},
+    ]
 
 
-def test_a_new_folder_in_a_new_place_is_held_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_folder_in_a_new_place_is_held_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     places, real = list[bool](), FileLock.acquire
 
     def acquire(lock: FileLock, **how: Any) -> Any:
@@ -322,7 +342,9 @@ def test_only_a_folder_of_ours_or_an_empty_one_is_replaced(tmp_path: Path) -> No
 
 
 def test_a_folder_that_a_killed_run_had_put_aside_comes_back(tmp_path: Path) -> None:
-    """It was killed after the old folder had given up its name, or after the new one had taken it."""
+    """It was killed after the old folder had given up its name, or after the new one had
+    taken it.
+    """
     made, aside = tmp_path / "made", tmp_path / ".vaiom-replaced-made"
     with staged_folder(made) as staged:
         write_json(staged / "manifest.json", {"symbols": {}})
@@ -338,7 +360,9 @@ def test_a_folder_that_a_killed_run_had_put_aside_comes_back(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.rglob("*")] == ["made", "new"]
 
 
-def test_a_replacement_that_fails_leaves_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replacement_that_fails_leaves_the_old_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made, rename = tmp_path / "made", Path.rename
     with staged_folder(made) as staged:
         write_json(staged / "manifest.json", {"symbols": {}})
@@ -354,7 +378,9 @@ def test_a_replacement_that_fails_leaves_the_old_folder(tmp_path: Path, monkeypa
     assert [path.name for path in tmp_path.rglob("*")] == ["made", "manifest.json"]
 
 
-def test_where_nothing_can_be_written_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_can_be_written_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     for make in (ensure_folder, lambda path: write_bytes(path / "x", b"")):
         with pytest.raises(DataError, match="cannot write here") as refused:
@@ -369,7 +395,10 @@ def test_where_nothing_can_be_written_it_is_said(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("raised", "seen"),
     [
-        (RuntimeError("parquet: cannot write (os error 28)"), OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
+        (
+            RuntimeError("parquet: cannot write (os error 28)"),
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        ),
         (RuntimeError("another reason"), RuntimeError("another reason")),
         (OSError(5, "(os error 28)"), OSError(5, "(os error 28)")),
     ],
@@ -389,11 +418,18 @@ def test_digests_and_json_are_plain(tmp_path: Path) -> None:
     assert file.read_text() == '{\n  "b": [\n    1,\n    2.5\n  ],\n  "a": null\n}\n'
     assert read_json(file) == value
     assert canonical_json(value) == b'{"a":null,"b":[1,2.5]}'
-    assert sha256_file(file) == sha256_of(file.read_bytes()) == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert (
+        sha256_file(file)
+        == sha256_of(file.read_bytes())
+        == hashlib.sha256(file.read_bytes()).hexdigest()
+    )
     for write in (lambda: write_json(file, math.nan), lambda: canonical_json([math.inf])):
         with pytest.raises(ValueError, match="not JSON compliant"):
             write()
-    for path, problem in ((tmp_path / "none.json", "a file is missing"), (tmp_path / "bad.json", "not readable")):
+    for path, problem in (
+        (tmp_path / "none.json", "a file is missing"),
+        (tmp_path / "bad.json", "not readable"),
+    ):
         (tmp_path / "bad.json").write_text("{")
         with pytest.raises(DataError, match=problem) as refused:
             read_json(path)
@@ -409,7 +445,10 @@ def test_arrays_are_those_that_numpy_saved(tmp_path: Path) -> None:
         "one": np.float32(1.5),
     }
     np.savez_compressed(tmp_path / "all.npz", **arrays)
-    with zipfile.ZipFile(tmp_path / "all.npz", "a") as archive, archive.open("wide.npy", "w") as member:
+    with (
+        zipfile.ZipFile(tmp_path / "all.npz", "a") as archive,
+        archive.open("wide.npy", "w") as member,
+    ):
         np.lib.format.write_array(member, arrays["rows"], version=(2, 0))
     read = read_arrays(tmp_path / "all.npz")
     arrays["wide"] = arrays["rows"]
@@ -419,12 +458,19 @@ def test_arrays_are_those_that_numpy_saved(tmp_path: Path) -> None:
         assert read[name].dtype == np.asarray(array).dtype
 
 
-def test_arrays_that_are_not_what_they_say_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_that_are_not_what_they_say_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = io.BytesIO()
     np.save(whole, np.arange(12.0))
     objects = io.BytesIO()
     np.save(objects, np.array([None, "x"]), allow_pickle=True)
-    contents = [whole.getvalue()[:-8], whole.getvalue() + b"more", objects.getvalue(), whole.getvalue()[:20]]
+    contents = [
+        whole.getvalue()[:-8],
+        whole.getvalue() + b"more",
+        objects.getvalue(),
+        whole.getvalue()[:20],
+    ]
     for content in contents:
         with zipfile.ZipFile(tmp_path / "bad.npz", "w") as archive:
             archive.writestr("rows.npy", content)

@@ -1,4 +1,6 @@
-"""No way in: no shell, no eval, no pickle in the source; bombs, absurd sizes and climbing paths refused; the SBOM."""
+"""No way in: no shell, no eval, no pickle in the source; bombs, absurd sizes and climbing paths
+refused; the SBOM.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,25 @@ from vaiom.market.formats.table import Options, Origin
 
 PACKAGE = Path(vaiom.__file__).parent
 TOOL = Path(__file__).parents[1] / "tools" / "sbom.py"
-FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "joblib", "marshal", "shelve", "yaml", "pty", "ctypes"}
+FORBIDDEN_MODULES = {
+    "pickle",
+    "cPickle",
+    "dill",
+    "joblib",
+    "marshal",
+    "shelve",
+    "yaml",
+    "pty",
+    "ctypes",
+}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "execfile"}
-FORBIDDEN_METHODS = {("os", "system"), ("os", "popen"), ("torch", "load"), ("torch", "save"), ("np", "fromfile")}
+FORBIDDEN_METHODS = {
+    ("os", "system"),
+    ("os", "popen"),
+    ("torch", "load"),
+    ("torch", "save"),
+    ("np", "fromfile"),
+}
 
 
 def offences(source: str) -> list[str]:
@@ -30,8 +48,13 @@ def offences(source: str) -> list[str]:
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names if alias.name.split(".")[0] in FORBIDDEN_MODULES]
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in FORBIDDEN_MODULES:
+            found += [
+                alias.name for alias in node.names if alias.name.split(".")[0] in FORBIDDEN_MODULES
+            ]
+        elif (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").split(".")[0] in FORBIDDEN_MODULES
+        ):
             found.append(str(node.module))
         elif isinstance(node, ast.Call):
             function = node.func
@@ -42,11 +65,15 @@ def offences(source: str) -> list[str]:
                 found += [".".join(named)] if named in FORBIDDEN_METHODS else []
             for keyword in node.keywords:
                 value = keyword.value.value if isinstance(keyword.value, ast.Constant) else True
-                found += [str(keyword.arg)] if keyword.arg in ("shell", "allow_pickle") and value else []
+                found += (
+                    [str(keyword.arg)] if keyword.arg in ("shell", "allow_pickle") and value else []
+                )
     return found
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
+)
 def test_the_source_runs_nothing_that_a_file_says(path: Path) -> None:
     assert offences(path.read_text()) == []
 
@@ -54,8 +81,19 @@ def test_the_source_runs_nothing_that_a_file_says(path: Path) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        *("import pickle", "from yaml import load", "eval('1')", "exec(text)", "torch.load(file)", "os.system('ls')"),
-        *("subprocess.run('ls', shell=True)", "np.load(file, allow_pickle=True)", "np.load(f, allow_pickle=flag)"),
+        *(
+            "import pickle",
+            "from yaml import load",
+            "eval('1')",
+            "exec(text)",
+            "torch.load(file)",
+            "os.system('ls')",
+        ),
+        *(
+            "subprocess.run('ls', shell=True)",
+            "np.load(file, allow_pickle=True)",
+            "np.load(f, allow_pickle=flag)",
+        ),
     ],
 )
 def test_that_check_finds_what_it_looks_for(source: str) -> None:
@@ -70,14 +108,18 @@ def test_a_bi5_bomb_is_refused_before_it_fills_the_memory() -> None:
         dukascopy.read_bi5(file, bomb, Options())
 
 
-@pytest.mark.parametrize("symbol", ["../EURUSD", "a/b", "", ".hidden", "a" * 33, "EUR\0USD", "EUR\nUSD", "é"])
+@pytest.mark.parametrize(
+    "symbol", ["../EURUSD", "a/b", "", ".hidden", "a" * 33, "EUR\0USD", "EUR\nUSD", "é"]
+)
 def test_no_symbol_names_a_file_elsewhere(symbol: str) -> None:
     with pytest.raises(UserError, match="symbol"):
         check_symbol(symbol)
 
 
 def bill(*arguments: str) -> dict[str, object]:
-    done = subprocess.run([sys.executable, TOOL, *arguments], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, TOOL, *arguments], capture_output=True, text=True, check=True
+    )
     value = json.loads(done.stdout)
     assert isinstance(value, dict)
     return value
@@ -96,6 +138,8 @@ def test_the_bill_of_materials_names_what_is_shipped() -> None:
 
 
 def test_extras_add_to_the_bill() -> None:
-    names = [{each["name"] for each in bill(*more)["components"]} for more in ((), ("--extra", "serve"))]  # type: ignore[attr-defined]
+    names = [
+        {each["name"] for each in bill(*more)["components"]} for more in ((), ("--extra", "serve"))
+    ]  # type: ignore[attr-defined]
     assert names[0] < names[1]
     assert "fastapi" in names[1]

@@ -21,8 +21,10 @@ PACKAGE = Path(vaiom.__file__).parent
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 ROOMS = [
     "market",
-    "simulate",
-    "events",
+    "simulation",
+    "features",
+    "distribution",
+    "corpus",
     "model",
     "training",
     "baselines",
@@ -30,7 +32,7 @@ ROOMS = [
     "forecast",
     "experiments",
     "report",
-    "audit",
+    "auditing",
     "serve",
     "cli",
 ]  # in the order data flows
@@ -44,7 +46,11 @@ def imports_of(path: Path) -> set[str]:
         names = []
         if isinstance(node, ast.ImportFrom) and node.module:
             assert not node.level, f"{path}: relative import"
-            names = [node.module] if node.module != "vaiom" else [f"vaiom.{alias.name}" for alias in node.names]
+            names = (
+                [node.module]
+                if node.module != "vaiom"
+                else [f"vaiom.{alias.name}" for alias in node.names]
+            )
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         rooms |= {name.split(".")[1] for name in names if name.startswith("vaiom.")}
@@ -58,7 +64,9 @@ def test_every_folder_is_a_known_room() -> None:
     assert files <= COMMON
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE))
+)
 def test_rooms_import_only_to_their_left(path: Path) -> None:
     parts = path.relative_to(PACKAGE).parts
     room = parts[0] if len(parts) > 1 else None
@@ -70,10 +78,23 @@ def test_rooms_import_only_to_their_left(path: Path) -> None:
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=Path(__file__).parents[1])
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=600, cwd=Path(__file__).parents[1]
+    )
 
 
-HEAVY = ("polars", "pyarrow", "pandas", "lightgbm", "arch", "scipy", "matplotlib", "torch", "fastapi", "pydantic")
+HEAVY = (
+    "polars",
+    "pyarrow",
+    "pandas",
+    "lightgbm",
+    "arch",
+    "scipy",
+    "matplotlib",
+    "torch",
+    "fastapi",
+    "pydantic",
+)
 
 
 def test_importing_the_package_and_the_command_line_is_light() -> None:
@@ -84,7 +105,7 @@ def test_importing_the_package_and_the_command_line_is_light() -> None:
 
 def test_a_corpus_opens_with_numpy_alone(tmp_path: Path) -> None:
     from strategies import random_bars
-    from vaiom.events.build import build_corpus
+    from vaiom.corpus.build import build_corpus
     from vaiom.market.folder import write_symbol
 
     write_symbol(tmp_path / "bars", "EURUSD", random_bars(3000))
@@ -93,10 +114,10 @@ def test_a_corpus_opens_with_numpy_alone(tmp_path: Path) -> None:
 import sys
 for name in {HEAVY}:
     sys.modules[name] = None
-import vaiom.evaluation.scores, vaiom.evaluation.calibration, vaiom.simulate.oracle
+import vaiom.evaluation.scores, vaiom.evaluation.calibration, vaiom.simulation.oracle
 import vaiom.baselines.counts
-from vaiom.events.corpus import open_corpus, split_quality
-from vaiom.events.pack import pack, unpack
+from vaiom.corpus.store import open_corpus, split_quality
+from vaiom.corpus.pack import pack, unpack
 corpus = open_corpus({str(tmp_path / "corpus")!r})
 print(corpus.cont.shape, corpus.disc.shape, corpus.extra.shape)
 print(len(corpus.endpoints("train")), len(split_quality(corpus)))
@@ -110,17 +131,31 @@ def test_a_reproduction_runs_without_dataframes_trees_and_services(tmp_path: Pat
     from datetime import datetime
 
     from strategies import random_bars
-    from vaiom.events.build import CorpusConfig, build_corpus
-    from vaiom.events.splits import SplitConfig
+    from vaiom.corpus.build import CorpusConfig, build_corpus
+    from vaiom.corpus.splits import SplitConfig
     from vaiom.market.folder import write_symbol
 
     # As the paper's, but with months for half-years, and the year 2024 to walk.
     new_year = datetime(2025, 1, 1)
-    months = {"validation": (datetime(2024, 11, 1), new_year), "tests": ((new_year, datetime(2025, 2, 15)),)}
+    months = {
+        "validation": (datetime(2024, 11, 1), new_year),
+        "tests": ((new_year, datetime(2025, 2, 15)),),
+    }
     write_symbol(tmp_path / "bars", "EURUSD", random_bars(45_000, start=datetime(2020, 1, 1)))
     build_corpus(tmp_path / "bars", tmp_path / "corpus", CorpusConfig(splits=SplitConfig(**months)))
-    blocked = (*(name for name in HEAVY if name not in ("scipy", "matplotlib", "torch")), "ray", "uvicorn")
-    settings = {"steps": 1, "width": 8, "num_heads": 1, "num_layers": 1, "micro_batch": 2, "context": 8}
+    blocked = (
+        *(name for name in HEAVY if name not in ("scipy", "matplotlib", "torch")),
+        "ray",
+        "uvicorn",
+    )
+    settings = {
+        "steps": 1,
+        "width": 8,
+        "num_heads": 1,
+        "num_layers": 1,
+        "micro_batch": 2,
+        "context": 8,
+    }
     changes = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     code = f"""
 import sys
@@ -142,7 +177,9 @@ main([*tables, *where, "--budget", "fast", "--device", "cpu", *{changes}])
 
 
 def test_a_forecast_needs_neither_torch_nor_what_else_trains_and_draws(tmp_path: Path) -> None:
-    """From text and from Parquet, of the next bar and of more; what cannot be had without them names its extra."""
+    """From text and from Parquet, of the next bar and of more; what cannot be had without them
+    names its extra.
+    """
     from strategies import random_bars
     from vaiom.market.folder import read_bars, write_symbol
 
@@ -172,7 +209,10 @@ run("demo", "--out", {str(tmp_path / "demo")!r})
 """
     said = run_python(code)
     assert said.returncode == 2, said.stderr
-    assert "this needs torch, which is not installed\n  try:      pip install 'vaiom[train]'" in said.stderr
+    assert (
+        "this needs torch, which is not installed\n  try:      pip install 'vaiom[train]'"
+        in said.stderr
+    )
     assert not (tmp_path / "demo").exists()
     answer, more = said.stdout.split("----")
     full = vaiom.Forecaster.pretrained("fx-1h")
@@ -181,14 +221,20 @@ run("demo", "--out", {str(tmp_path / "demo")!r})
     [one] = json.loads(answer)["forecasts"]
     further, history = json.loads(more)
     np.testing.assert_allclose(one["probs"], full.predict(bars, "EURUSD").probs, atol=1e-6, rtol=0)
-    np.testing.assert_allclose(further, full.predict(bars, "EURUSD", horizon=4).probs, atol=1e-6, rtol=0)
-    np.testing.assert_allclose(history, full.predict_all(bars, "EURUSD").probs[-3:], atol=1e-6, rtol=0)
+    np.testing.assert_allclose(
+        further, full.predict(bars, "EURUSD", horizon=4).probs, atol=1e-6, rtol=0
+    )
+    np.testing.assert_allclose(
+        history, full.predict_all(bars, "EURUSD").probs[-3:], atol=1e-6, rtol=0
+    )
 
 
 def test_commands_of_few_forecasts_leave_torch_alone(tmp_path: Path) -> None:
-    """It takes longer to import than they take: they answer by NumPy, as PyTorch does; a device has it back."""
+    """It takes longer to import than they take: they answer by NumPy, as PyTorch does; a device has
+    it back.
+    """
     from strategies import random_bars
-    from vaiom.forecast.engine import TOLERANCE
+    from vaiom.forecast.backend import TOLERANCE
     from vaiom.market.folder import read_bars, write_symbol
 
     write_symbol(tmp_path / "bars", "EURUSD", random_bars(1_100))
@@ -216,8 +262,16 @@ for words in {commands}:
 """
     said = run_python(code)
     assert said.returncode == 0, said.stderr
-    models, no_1, file, no_2, folder, no_3, _, at_risk, by_torch, both, _ = said.stdout.split("----")
-    assert [no_1, no_2, no_3, at_risk, both] == [" ", " ", " ", " scipy.special ", " scipy.special torch "]
+    models, no_1, file, no_2, folder, no_3, _, at_risk, by_torch, both, _ = said.stdout.split(
+        "----"
+    )
+    assert [no_1, no_2, no_3, at_risk, both] == [
+        " ",
+        " ",
+        " ",
+        " scipy.special ",
+        " scipy.special torch ",
+    ]
     assert [each["name"] for each in json.loads(models)["models"]] == ["fx-1h", "fx-1h-evidence"]
     answers = [json.loads(each) for each in (file, folder, by_torch)]
     assert [each["model"]["engine"] for each in answers] == ["numpy", "numpy", "torch"]
@@ -248,5 +302,7 @@ def test_products_stay_below_matrix_units_that_may_trap() -> None:
     code = "import os, vaiom; print(os.environ['ONEDNN_MAX_CPU_ISA'])"
     for chosen, used in (({}, "AVX512_CORE_FP16"), ({"ONEDNN_MAX_CPU_ISA": "AVX2"}, "AVX2")):
         others = {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"}
-        said = subprocess.run([sys.executable, "-c", code], env={**others, **chosen}, capture_output=True, text=True)
+        said = subprocess.run(
+            [sys.executable, "-c", code], env={**others, **chosen}, capture_output=True, text=True
+        )
         assert said.stdout.strip() == used

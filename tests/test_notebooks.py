@@ -1,4 +1,6 @@
-"""The notebooks run from the first cell to the last, and keep nothing of the machine that wrote them."""
+"""The notebooks run from the first cell to the last, and keep nothing of the machine that wrote
+them.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,10 @@ from vaiom.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 GENERATED = {"reproduction.md", "LOG.md", "fx-1h.md"}
-PAGES = [*ROOT.glob("*.md"), *(page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED)]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED),
+]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -44,7 +47,9 @@ def test_files_and_modules_exist(page: Path) -> None:
 
 
 def test_the_map_names_real_files() -> None:
-    rows = re.findall(r"^\| (.+?) \|.*\| (.+?) \|$", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (.+?) \|.*\| (.+?) \|$", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE
+    )
     named = 0
     for place, start in rows[2:]:
         folder = re.match(r"`(\w+)/`", place)

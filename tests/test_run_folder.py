@@ -54,7 +54,9 @@ def test_evaluated_splits_are_found_by_their_files(tmp_path: Path) -> None:
     assert run.evaluated_splits() == ["test-h1", "validation"]
 
 
-def test_a_folder_comes_before_a_packaged_model_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_comes_before_a_packaged_model_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     models = packaged_models()
     assert {DEFAULT_MODEL, DEFAULT_MODEL + EVIDENCE_SUFFIX} <= models.keys()
     assert list(models) == sorted(models)
@@ -86,8 +88,14 @@ def test_the_configuration_says_where_the_corpus_is(tmp_path: Path) -> None:
 def test_the_log_without_its_torn_last_line(tmp_path: Path) -> None:
     run = Run(tmp_path)
     assert run.read_metrics() == []
-    entries = [{"step": 1}, {"step": 2, "validation_bits": 3.5}, {"step": 3, "validation_bits": 3.25}]
-    run.metrics.write_text("".join(json.dumps(entry) + "\n" for entry in entries) + '{"step": 4, "val')
+    entries = [
+        {"step": 1},
+        {"step": 2, "validation_bits": 3.5},
+        {"step": 3, "validation_bits": 3.25},
+    ]
+    run.metrics.write_text(
+        "".join(json.dumps(entry) + "\n" for entry in entries) + '{"step": 4, "val'
+    )
     assert run.read_metrics() == entries
     assert run.validation_bits() == {2: 3.5, 3: 3.25}
     run.trim_metrics(2)

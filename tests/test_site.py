@@ -1,4 +1,6 @@
-"""The site is whole: every page has a place in its navigation, every public name and every command a description."""
+"""The site is whole: every page has a place in its navigation, every public name and every command
+a description.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 PAGES = runpy.run_path(str(ROOT / "tools" / "pages.py"))
-NAMES = re.findall(r"^::: (\S+)$", "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md")), re.MULTILINE)
+NAMES = re.findall(
+    r"^::: (\S+)$",
+    "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md")),
+    re.MULTILINE,
+)
 
 
 def leaves(tree: Any) -> Iterator[str]:
@@ -50,15 +56,6 @@ def test_a_name_of_the_python_reference_is_there_and_says_what_it_is(name: str) 
     assert inspect.getdoc(resolve_name(name))
 
 
-@pytest.mark.parametrize(("name", "option"), [("simulate", "overwrite"), ("audit", "corpus")])
-def test_a_function_that_shares_its_name_with_a_room_is_shown_with_its_signature(name: str, option: str) -> None:
-    shown = PAGES["on_page_markdown"](f"::: vaiom.{name}\n")
-    signature, _, rest = shown.partition(" -> ")
-    assert signature.startswith(f"### {name}\n\n```python\n{name}(")
-    assert f"{option}: " in signature
-    assert "Options are" in rest
-
-
 def test_public_names_of_the_package_are_in_the_python_reference() -> None:
     described = {name.rpartition(".")[2] for name in NAMES}
     assert {name for name in vaiom.__all__ if not name.startswith("__")} <= described
@@ -66,17 +63,26 @@ def test_public_names_of_the_package_are_in_the_python_reference() -> None:
 
 def test_every_command_and_option_is_in_the_reference() -> None:
     page = PAGES["commands_page"]()
-    sections = dict(re.findall(r"^#{2,3} (vaiom .+?)\n(.*?)(?=^#{2,3} |\Z)", page, re.MULTILINE | re.DOTALL))
+    sections = dict(
+        re.findall(r"^#{2,3} (vaiom .+?)\n(.*?)(?=^#{2,3} |\Z)", page, re.MULTILINE | re.DOTALL)
+    )
 
     def check(command: Any, path: str) -> None:
         for name, each in getattr(command, "commands", {}).items():
             check(each, f"{path} {name}")
         if not hasattr(command, "commands"):
-            options = [name for each in command.params if each.param_type_name == "option" for name in each.opts]
+            options = [
+                name
+                for each in command.params
+                if each.param_type_name == "option"
+                for name in each.opts
+            ]
             assert all(f"`{option}`" in sections[path] for option in options), path
 
     check(get_command(app), "vaiom")
-    assert "--budget" in sections["vaiom reproduce"]  # from the programs that these pass their words on to
+    assert (
+        "--budget" in sections["vaiom reproduce"]
+    )  # from the programs that these pass their words on to
     assert "--corpus" in sections["vaiom bench"]
     assert re.search(r"`--seed` \| 0 \|", sections["vaiom risk"])
 
@@ -87,7 +93,9 @@ def test_a_table_keeps_its_columns() -> None:
 
 
 def test_links_out_of_docs_lead_to_their_copies_on_the_site() -> None:
-    said = PAGES["on_page_markdown"]("[a](../CONTRIBUTING.md) [b](CHANGELOG.md#now) from [results](results)")
+    said = PAGES["on_page_markdown"](
+        "[a](../CONTRIBUTING.md) [b](CHANGELOG.md#now) from [results](results)"
+    )
     assert said == "[a](contributing.md) [b](changelog.md#now) from `docs/results`"
 
 

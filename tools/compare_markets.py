@@ -1,6 +1,8 @@
-"""How much the simulated market resembles real bars, measure by measure: `python tools/compare_markets.py REAL_BARS`.
+"""How much the simulated market resembles real bars, measure by measure: `python
+tools/compare_markets.py REAL_BARS`.
 
-Paper: "Return Bucket Construction" (tails), "Continuous dynamic features" (ret_z, gap_z), "Baselines".
+Paper: "Return Bucket Construction" (tails), "Continuous dynamic features" (ret_z, gap_z),
+"Baselines".
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ import numpy as np
 
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.cli.console import show
+from vaiom.corpus.build import corpus_in_memory
+from vaiom.corpus.splits import TRAIN, VALIDATION
+from vaiom.corpus.store import DEFAULT_CONTEXT, Corpus
 from vaiom.evaluation.inference import asset_months, standard_error
 from vaiom.evaluation.scores import losses_of
-from vaiom.events.build import corpus_in_memory
-from vaiom.events.corpus import DEFAULT_CONTEXT, Corpus
-from vaiom.events.fields import CONT_FIELDS
-from vaiom.events.splits import TRAIN, VALIDATION
+from vaiom.features.fields import CONT_FIELDS
 from vaiom.report.tables import Column, Table, bits, text
-from vaiom.simulate.market import MarketConfig, write_market
-from vaiom.simulate.oracle import Oracle
+from vaiom.simulation.market import MarketConfig, write_market
+from vaiom.simulation.oracle import Oracle
 
 TAIL_CUTOFF = 2.0
 MAX_DISTANCE = {"tail_share": 0.015, "abs_ret_z_autocorrelation_lag_1": 0.05}
@@ -31,7 +33,9 @@ GAIN, GAIN_RANGE_BITS = "oracle_gain_over_frequency_bits", (0.08, 0.20)
 
 @dataclass(frozen=True, kw_only=True)
 class MarketMeasure:
-    """One measure on both markets; None where it does not exist, or where nothing is demanded of it."""
+    """One measure on both markets; None where it does not exist, or where nothing is demanded of
+    it.
+    """
 
     measure: str
     simulated: float
@@ -45,7 +49,9 @@ def compare_markets(simulated: Corpus, oracle: Oracle, real: Corpus) -> list[Mar
     ours, theirs = _shape(simulated), _shape(real)
     rows = simulated.endpoints(VALIDATION)
     bits = losses_of([Frequency(), Markov(), oracle], simulated, rows, DEFAULT_CONTEXT)
-    real_bits = losses_of([Frequency(), Markov()], real, real.endpoints(VALIDATION), DEFAULT_CONTEXT)
+    real_bits = losses_of(
+        [Frequency(), Markov()], real, real.endpoints(VALIDATION), DEFAULT_CONTEXT
+    )
     gains = bits["frequency"] - bits["oracle"]
     blocks = asset_months(simulated.meta[rows, 0], simulated.target_timestamps[rows])
     ours |= {f"{name}_bits": float(losses.mean()) for name, losses in bits.items()}
@@ -59,7 +65,11 @@ def compare_markets(simulated: Corpus, oracle: Oracle, real: Corpus) -> list[Mar
     table = []
     for name, value in ours.items():
         demand, met = demands.get(name, (None, None))
-        table.append(MarketMeasure(measure=name, simulated=value, real=theirs.get(name), demand=demand, met=met))
+        table.append(
+            MarketMeasure(
+                measure=name, simulated=value, real=theirs.get(name), demand=demand, met=met
+            )
+        )
     return table
 
 
@@ -71,7 +81,10 @@ def _shape(corpus: Corpus) -> dict[str, float]:
     return {
         "tail_share": float(np.mean(z_next > TAIL_CUTOFF)),
         "share_beyond_5": float(np.mean(z_next > 5)),
-        **{f"abs_ret_z_autocorrelation_lag_{lag}": _autocorrelation(corpus, lag) for lag in (1, 5, 24)},
+        **{
+            f"abs_ret_z_autocorrelation_lag_{lag}": _autocorrelation(corpus, lag)
+            for lag in (1, 5, 24)
+        },
         "zero_return_share": float(stale.mean()),
         "zero_gap_share": float(np.mean(gap_z == 0)),
         "gap_tail_share": float(np.mean(np.abs(gap_z) > TAIL_CUTOFF)),
@@ -79,7 +92,9 @@ def _shape(corpus: Corpus) -> dict[str, float]:
 
 
 def _autocorrelation(corpus: Corpus, lag: int) -> float:
-    """Correlation of |ret_z| with itself `lag` rows later where both rows are unmasked; the mean over assets."""
+    """Correlation of |ret_z| with itself `lag` rows later where both rows are unmasked; the mean
+    over assets.
+    """
     column = np.abs(corpus.cont[:, CONT_FIELDS.index("ret_z")].astype(np.float64))
     correlations = []
     for rows in corpus.asset_slices.values():
@@ -95,7 +110,9 @@ def main(real: Path) -> None:
     with TemporaryDirectory() as folder:  # both are measured by the definitions of the corpus
         bars = Path(folder) / "bars"
         write_market(config, bars)
-        measures = compare_markets(corpus_in_memory(bars), Oracle.load(bars), corpus_in_memory(real))
+        measures = compare_markets(
+            corpus_in_memory(bars), Oracle.load(bars), corpus_in_memory(real)
+        )
     met = {None: "", True: "yes", False: "NO"}
     columns = [
         Column("measure", text, "measure"),

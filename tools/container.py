@@ -1,4 +1,5 @@
-"""What the Containerfile does, without a container engine: its steps in a fresh environment, its service as nobody.
+"""What the Containerfile does, without a container engine: its steps in a fresh environment, its
+service as nobody.
 
 Enters: the Containerfile. Leaves: an exit code, and on stdout what was proved and what was not.
 `python tools/container.py [--python PROGRAM]`
@@ -24,7 +25,14 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 ROOT = Path(__file__).resolve().parents[1]
-BAR = {"datetime": "2026-01-01T00:00:00", "open": 1.08, "high": 1.081, "low": 1.079, "close": 1.0805, "volume": 10}
+BAR = {
+    "datetime": "2026-01-01T00:00:00",
+    "open": 1.08,
+    "high": 1.081,
+    "low": 1.079,
+    "close": 1.0805,
+    "volume": 10,
+}
 
 
 def read_stages(text: str) -> list[list[tuple[str, str]]]:
@@ -44,7 +52,9 @@ def the_one(stage: list[tuple[str, str]], name: str) -> str:
 
 
 def variables(stage: list[tuple[str, str]]) -> dict[str, str]:
-    return dict(pair.split("=", 1) for name, words in stage if name == "ENV" for pair in words.split())
+    return dict(
+        pair.split("=", 1) for name, words in stage if name == "ENV" for pair in words.split()
+    )
 
 
 class Machine:
@@ -65,14 +75,23 @@ class Machine:
         for name, words in stage:
             if name == "RUN":
                 print(f"RUN {words}", flush=True)
-                subprocess.run(["sh", "-ec", self.here(words)], cwd=self.source, env=self.environment({}), check=True)
+                subprocess.run(
+                    ["sh", "-ec", self.here(words)],
+                    cwd=self.source,
+                    env=self.environment({}),
+                    check=True,
+                )
             elif name == "COPY":
                 for each in words.split()[:-1]:
                     copy = shutil.copytree if (ROOT / each).is_dir() else shutil.copy
                     copy(ROOT / each, self.source / each)
 
     def environment(self, more: dict[str, str]) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTHON", "VIRTUAL_ENV"))
+        }
         return {**kept, "TORCH_INDEX": os.environ.get("TORCH_INDEX", ""), **more, "PATH": self.path}
 
     def freeze(self) -> None:
@@ -97,18 +116,31 @@ class Machine:
         try:
             subprocess.run(program, check=True, cwd="/", capture_output=True, **who)
         except (OSError, subprocess.CalledProcessError):
-            sys.exit("the interpreter is in a folder that others may not enter: name another with --python")
+            sys.exit(
+                "the interpreter is in a folder that others may not enter: name another with "
+                "--python"
+            )
         return who
 
     @contextmanager
     def service(self, stage: list[tuple[str, str]], who: dict[str, Any]) -> Iterator[int]:
         words = [*json.loads(the_one(stage, "ENTRYPOINT")), *json.loads(the_one(stage, "CMD"))]
         command = [*map(self.here, words), "--host", "127.0.0.1", "--port", "0"]
-        more = {**variables(stage), "HOME": str(self.folder / "tmp"), "TMPDIR": str(self.folder / "tmp")}
+        more = {
+            **variables(stage),
+            "HOME": str(self.folder / "tmp"),
+            "TMPDIR": str(self.folder / "tmp"),
+        }
         more["MPLCONFIGDIR"] = more["TMPDIR"]
         command[0] = str(self.folder / "opt/vaiom/bin" / command[0])
         print("START", *command[1:], flush=True)
-        options = {"env": self.environment(more), "cwd": self.state, "stderr": subprocess.PIPE, "text": True, **who}
+        options = {
+            "env": self.environment(more),
+            "cwd": self.state,
+            "stderr": subprocess.PIPE,
+            "text": True,
+            **who,
+        }
         process = subprocess.Popen(command, **options)
         try:
             assert process.stderr
@@ -155,7 +187,9 @@ def strays(machine: Machine, user: int) -> list[Path]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--python", default=sys.executable, help="an interpreter that every user may run")
+    parser.add_argument(
+        "--python", default=sys.executable, help="an interpreter that every user may run"
+    )
     args = parser.parse_args()
     build, image = read_stages((ROOT / "Containerfile").read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as name:
@@ -177,8 +211,13 @@ def main() -> None:
             print("after a restart the bar is still there")
         if who:
             assert not strays(machine, who["user"]), strays(machine, who["user"])
-            print("nothing was written but the state and temporary files; all of it as", the_one(image, "USER"))
-        size = sum(path.lstat().st_size for path in (machine.folder / "opt").rglob("*") if path.is_file())
+            print(
+                "nothing was written but the state and temporary files; all of it as",
+                the_one(image, "USER"),
+            )
+        size = sum(
+            path.lstat().st_size for path in (machine.folder / "opt").rglob("*") if path.is_file()
+        )
         print(f"the environment has {size / 1e6:,.0f} MB")
     print("NOT PROVED: the base images, and that an engine reads the files as this tool does")
 

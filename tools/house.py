@@ -1,6 +1,8 @@
-"""How large the house is: lines, statements, files, imports between rooms, modules with one importer, repeated lines.
+"""How large the house is: lines, statements, files, imports between rooms, modules with one
+importer, repeated lines.
 
-Enters: a checkout. Leaves: a table on stdout, or one JSON object. `python tools/house.py [--json] [--rooms]`
+Enters: a checkout. Leaves: a table on stdout, or one JSON object. `python tools/house.py [--json]
+[--rooms]`
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def measure_folder(folder: Path) -> dict[str, int]:
 
 
 def module_name(path: Path) -> str:
-    return ".".join(("vaiom", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+    return ".".join(("vaiom", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    )
 
 
 def imports_by_module() -> dict[str, set[str]]:
@@ -57,27 +61,41 @@ def room_of(module: str) -> str:
 
 
 def count_repeats(folders: list[Path]) -> int:
-    """Runs of lines that stand in more than one place, blank lines, comments and imports passed over."""
+    """Runs of lines that stand in more than one place, blank lines, comments and imports passed
+    over.
+    """
     places: Counter[tuple[str, ...]] = Counter()
     for path in (path for folder in folders for path in sorted(folder.rglob("*.py"))):
         lines = [" ".join(line.split()) for line in path.read_text().splitlines()]
-        kept = [line for line in lines if len(line) > 3 and not line.startswith(("#", "import ", "from "))]
-        places.update({tuple(kept[at : at + REPEATED_LINES]) for at in range(len(kept) - REPEATED_LINES + 1)})
+        kept = [
+            line
+            for line in lines
+            if len(line) > 3 and not line.startswith(("#", "import ", "from "))
+        ]
+        places.update(
+            {tuple(kept[at : at + REPEATED_LINES]) for at in range(len(kept) - REPEATED_LINES + 1)}
+        )
     return sum(count > 1 for count in places.values())
 
 
 def measure() -> dict[str, Any]:
     imports = imports_by_module()
     importers: Counter[str] = Counter(target for targets in imports.values() for target in targets)
-    edges = {(room_of(name), room_of(target)) for name, targets in imports.items() for target in targets}
+    edges = {
+        (room_of(name), room_of(target)) for name, targets in imports.items() for target in targets
+    }
     rooms = sorted(path for path in PACKAGE.iterdir() if path.is_dir() and any(path.glob("*.py")))
     return {
-        "folders": {name: measure_folder(ROOT / name) for name in FOLDERS if (ROOT / name).is_dir()},
+        "folders": {
+            name: measure_folder(ROOT / name) for name in FOLDERS if (ROOT / name).is_dir()
+        },
         "rooms": {path.name: measure_folder(path) for path in rooms},
         "room_edges": sum(ours != theirs for ours, theirs in edges),
         "modules_with_one_importer": sum(count == 1 for count in importers.values()),
         "longest_file": max(len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")),
-        "repeated_runs": count_repeats([ROOT / name for name in FOLDERS if name != "tests" and (ROOT / name).is_dir()]),
+        "repeated_runs": count_repeats(
+            [ROOT / name for name in FOLDERS if name != "tests" and (ROOT / name).is_dir()]
+        ),
     }
 
 
@@ -93,7 +111,9 @@ def main() -> None:
     tables = {**measured["folders"], **(measured["rooms"] if args.rooms else {})}
     print(f"{'':14}{'files':>8}{'lines':>8}{'statements':>12}{'functions':>11}")
     for name, row in tables.items():
-        print(f"{name:14}{row['files']:8,}{row['lines']:8,}{row['statements']:12,}{row['functions']:11,}")
+        print(
+            f"{name:14}{row['files']:8,}{row['lines']:8,}{row['statements']:12,}{row['functions']:11,}"
+        )
     for name in ("room_edges", "modules_with_one_importer", "longest_file", "repeated_runs"):
         print(f"{name.replace('_', ' ')}: {measured[name]:,}")
 

@@ -1,6 +1,8 @@
-"""An installation for forecasts alone: a wheel in a fresh environment, its size, and a forecast of a file there.
+"""An installation for forecasts alone: a wheel in a fresh environment, its size, and a forecast of
+a file there.
 
-Enters: a wheel. Leaves: an exit code, and on stdout the size and the forecast. `python tools/light.py WHEEL`
+Enters: a wheel. Leaves: an exit code, and on stdout the size and the forecast. `python
+tools/light.py WHEEL`
 """
 
 from __future__ import annotations
@@ -24,7 +26,16 @@ def main(wheel: str) -> None:
     folder = ROOT / "build/light"
     venv.create(folder, clear=True, with_pip=True)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    pip = [python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", wheel]
+    pip = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--constraint",
+        ROOT / "constraints.txt",
+        wheel,
+    ]
     # A checkout on the path would stand for the wheel.
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     subprocess.run(pip, check=True, env=alone)
@@ -34,15 +45,20 @@ def main(wheel: str) -> None:
     for number in range(BARS):
         before, price = price, price * (1 + draw.gauss(0, 1e-3))
         stamp = now + timedelta(hours=number)
-        lines.append(f"{stamp},{before},{max(before, price) * 1.0002},{min(before, price) * 0.9998},{price}")
+        lines.append(
+            f"{stamp},{before},{max(before, price) * 1.0002},{min(before, price) * 0.9998},{price}"
+        )
     file.write_text("\n".join(lines))
     start = time.monotonic()
     command = [python, "-m", "vaiom", "forecast", file, "--json"]
-    answer = json.loads(subprocess.run(command, check=True, capture_output=True, cwd=folder, env=alone).stdout)
+    answer = json.loads(
+        subprocess.run(command, check=True, capture_output=True, cwd=folder, env=alone).stdout
+    )
     seconds, [forecast] = time.monotonic() - start, answer["forecasts"]
     assert answer["model"]["engine"] == "numpy"
     print(
-        f"{size:.0f} MB; {forecast['symbol']}: up with {forecast['prob_up']:.1%}, after {seconds:.1f} s of the command"
+        f"{size:.0f} MB; {forecast['symbol']}: up with {forecast['prob_up']:.1%}, after "
+        f"{seconds:.1f} s of the command"
     )
     if size > MOST:
         sys.exit(f"more than {MOST} MB")

@@ -1,12 +1,12 @@
-"""What the documentation site has beyond docs/: pages of the root, notebooks, the reference of commands, formulas.
+"""What the documentation site has beyond docs/: pages of the root, notebooks, the reference of
+commands, formulas.
 
-Enters: the events of a build by MkDocs, which names this file as its hook. Leaves: pages and HTML. As a program it
-writes the results of README.md again, from the page of all tables.
+Enters: the events of a build by MkDocs, which names this file as its hook. Leaves: pages and HTML.
+As a program it writes the results of README.md again, from the page of all tables.
 """
 
 from __future__ import annotations
 
-import inspect
 import io
 import json
 import re
@@ -27,7 +27,9 @@ ROOT_PAGES = {
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
 }
-NOTEBOOKS = {path: f"examples/{path.stem}.md" for path in sorted((ROOT / "examples").glob("*.ipynb"))}
+NOTEBOOKS = {
+    path: f"examples/{path.stem}.md" for path in sorted((ROOT / "examples").glob("*.ipynb"))
+}
 COMMANDS = "commands.md"
 GENERATED = {*ROOT_PAGES.values(), *NOTEBOOKS.values(), COMMANDS}
 RESULTS = re.compile(r"(?<=-->\n)[^<]*(?=<!-- /results -->)")
@@ -61,23 +63,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """A link to a page of the root leads to its copy; a folder of records is not on the site.
-
-    The reference is made without running anything and takes a function that shares its name with a room for that room.
-    """
-    import vaiom
-
-    for name, function in vaiom._ROOMS.items():
-        markdown = markdown.replace(f"::: {name}\n", f"### {name.removeprefix('vaiom.')}\n\n{_signature(function)}\n")
+    """A link to a page of the root leads to its copy; a folder of records is not on the site."""
     for source, page in ROOT_PAGES.items():
         markdown = re.sub(rf"\]\((\.\./)*{source}", f"]({page}", markdown)
     markdown = re.sub(r"\]\(\.\./examples/([\w-]+)\.ipynb", r"](examples/\1.md", markdown)
     return re.sub(r"\[(\w+)\]\(results\)", r"`docs/\1`", markdown)
-
-
-def _signature(function: Any) -> str:
-    signature = str(inspect.signature(function)).replace("'", "")  # annotations are texts
-    return _fence(f"{function.__name__}{signature}") + f"\n\n{inspect.getdoc(function)}"
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -90,7 +80,9 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def run_notebook(path: Path) -> Iterator[tuple[str, str, str]]:
-    """Kind, text and printed lines of each cell, whose code is run in order in one namespace, in an empty folder."""
+    """Kind, text and printed lines of each cell, whose code is run in order in one namespace, in an
+    empty folder.
+    """
     names: dict[str, Any] = {"__name__": "__main__"}
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
@@ -106,7 +98,9 @@ def notebook_page(path: Path) -> str:
     parts = []
     for kind, text, printed in run_notebook(path):
         parts.append(
-            text.replace(".ipynb)", ".md)").replace("](../docs/", "](../") if kind == "markdown" else _fence(text)
+            text.replace(".ipynb)", ".md)").replace("](../docs/", "](../")
+            if kind == "markdown"
+            else _fence(text)
         )
         parts += [_fence(printed, "text")] if printed else []
     parts.append(f"Made by running [{path.name}]({path.name}) when this site was built.")
@@ -121,10 +115,17 @@ def results_table() -> str:
     """Some rows of the page of all tables, which is made from the records: bits on each period."""
     page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
     section = page.partition("## All baselines in one table\n")[2].partition("\n## ")[0]
-    lines = [re.split(r" *\| *", line.strip("| ")) for line in section.splitlines() if line.startswith("|")]
+    lines = [
+        re.split(r" *\| *", line.strip("| "))
+        for line in section.splitlines()
+        if line.startswith("|")
+    ]
     bits = [at for at, head in enumerate(lines[0]) if head.endswith("events")]
     by_name = {line[0].replace("\\_", "_").strip("*"): [line[at] for at in bits] for line in lines}
-    rows = [["", *(lines[0][at].partition(",")[0] for at in bits)], ["---", *("---:" for _ in bits)]]
+    rows = [
+        ["", *(lines[0][at].partition(",")[0] for at in bits)],
+        ["---", *("---:" for _ in bits)],
+    ]
     rows += [[label, *by_name[name]] for name, label in SHOWN.items()]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
@@ -140,7 +141,8 @@ def commands_page() -> str:
     from vaiom.cli.main import app
 
     introduction = (
-        "As `--help` says it. Every command that reports has `--json`: one object on stdout, nothing else there."
+        "As `--help` says it. Every command that reports has `--json`: one object on "
+        "stdout, nothing else there."
     )
     return "\n\n".join(["# Commands", introduction, *_describe(get_command(app), "vaiom")]) + "\n"
 
@@ -152,12 +154,20 @@ def _describe(command: Any, path: str) -> Iterator[str]:
     for name, each in subcommands.items():
         yield from _describe(each, f"{path} {name}")
     if not subcommands and not command.params:
-        yield f"## {path}\n\n{command.help} In a checkout:\n\n{_fence(_help_of(path.split()[1:]), 'text')}"
+        yield (
+            f"## {path}\n\n{command.help} In a "
+            f"checkout:\n\n{_fence(_help_of(path.split()[1:]), 'text')}"
+        )
     elif not subcommands:
         context = command.make_context(path, [], resilient_parsing=True)
         words = " ".join(command.collect_usage_pieces(context))
-        yield f"{'###' if path.count(' ') > 1 else '##'} {path}\n\n{command.help}\n\n```\n{path} {words}\n```"
-        rows = [_row(each, context) for each in command.params if not getattr(each, "hidden", False)]
+        yield (
+            f"{'###' if path.count(' ') > 1 else '##'} {path}\n\n{command.help}\n\n```\n{path} "
+            f"{words}\n```"
+        )
+        rows = [
+            _row(each, context) for each in command.params if not getattr(each, "hidden", False)
+        ]
         yield "\n".join(["| | default | |", "|---|---|---|", *rows])
 
 
@@ -186,4 +196,6 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    (ROOT / "README.md").write_text(with_results((ROOT / "README.md").read_text(encoding="utf-8")), encoding="utf-8")
+    (ROOT / "README.md").write_text(
+        with_results((ROOT / "README.md").read_text(encoding="utf-8")), encoding="utf-8"
+    )

@@ -1,7 +1,7 @@
 """The README's pictures, taken in a headless browser: `python tools/pictures.py RUN BARS [OUT]`.
 
-Enters: a run with its report, as `vaiom demo` leaves it, and its bars. Leaves: PNG files of the report and of the
-dashboard of a service that is started for the purpose.
+Enters: a run with its report, as `vaiom demo` leaves it, and its bars. Leaves: PNG files of the
+report and of the dashboard of a service that is started for the purpose.
 """
 
 from __future__ import annotations
@@ -32,13 +32,34 @@ def main() -> None:
         picture(browser, report, arguments.out / "report.png")
         picture(browser, report, arguments.out / "report-figures.png", scroll_to="figure")
         with tempfile.TemporaryDirectory() as state:
-            command = [sys.executable, "-m", "vaiom", "serve", str(arguments.run), "--bars", str(arguments.bars)]
-            service = subprocess.Popen([*command, "--port", "0", "--state", state], stderr=subprocess.PIPE, text=True)
+            command = [
+                sys.executable,
+                "-m",
+                "vaiom",
+                "serve",
+                str(arguments.run),
+                "--bars",
+                str(arguments.bars),
+            ]
+            service = subprocess.Popen(
+                [*command, "--port", "0", "--state", state], stderr=subprocess.PIPE, text=True
+            )
             try:
                 assert service.stderr is not None
-                address = next(word for line in service.stderr for word in line.split() if word.startswith("http://"))
+                address = next(
+                    word
+                    for line in service.stderr
+                    for word in line.split()
+                    if word.startswith("http://")
+                )
                 for scheme in ("light", "dark"):
-                    picture(browser, address, arguments.out / f"dashboard-{scheme}.png", scheme, wait_seconds=20)
+                    picture(
+                        browser,
+                        address,
+                        arguments.out / f"dashboard-{scheme}.png",
+                        scheme,
+                        wait_seconds=20,
+                    )
             finally:
                 service.terminate()
                 service.wait()
@@ -46,7 +67,13 @@ def main() -> None:
 
 
 def picture(
-    browser: Browser, address: str, file: Path, scheme: str = "light", *, scroll_to: str = "", wait_seconds: float = 1
+    browser: Browser,
+    address: str,
+    file: Path,
+    scheme: str = "light",
+    *,
+    scroll_to: str = "",
+    wait_seconds: float = 1,
 ) -> None:
     page = browser.new_page(viewport=SIZE, color_scheme=scheme)
     page.goto(address)

@@ -1,7 +1,8 @@
-"""What a release is made of: a CycloneDX document of the package and everything that it needs to run.
+"""What a release is made of: a CycloneDX document of the package and everything that it needs to
+run.
 
-Enters: the name of an installed package. Leaves: JSON on stdout or in a file; the same environment gives the same
-bytes. The standard library alone: `python tools/sbom.py --out dist/vaiom.cdx.json`.
+Enters: the name of an installed package. Leaves: JSON on stdout or in a file; the same environment
+gives the same bytes. The standard library alone: `python tools/sbom.py --out dist/vaiom.cdx.json`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def bill_of_materials(package: str, extras: frozenset[str]) -> dict[str, Any]:
         try:
             installed = distribution(name)
         except PackageNotFoundError:
-            continue  # not needed on this platform, or not installed: what is not here is not shipped
+            continue  # not needed on this platform, or not installed
         key = _key(installed.name)
         if key in packages and not with_extras:
             continue
@@ -45,7 +46,9 @@ def bill_of_materials(package: str, extras: frozenset[str]) -> dict[str, Any]:
         "specVersion": SPEC_VERSION,
         "version": 1,
         "metadata": {"component": _component(packages[root], "application")},
-        "components": [_component(packages[key], "library") for key in sorted(packages) if key != root],
+        "components": [
+            _component(packages[key], "library") for key in sorted(packages) if key != root
+        ],
         "dependencies": [
             {
                 "ref": _purl(packages[key]),
@@ -73,7 +76,9 @@ def _component(package: Distribution, kind: str) -> dict[str, Any]:
         "version": package.version,
         "purl": _purl(package),
         # Some packages put their whole licence text here: a name has one short line.
-        **({"licenses": [{"license": {"name": licence}}]} if licence and len(licence) < 100 else {}),
+        **(
+            {"licenses": [{"license": {"name": licence}}]} if licence and len(licence) < 100 else {}
+        ),
     }
 
 
@@ -86,9 +91,13 @@ def _key(name: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write the bill of materials of an installed package.")
+    parser = argparse.ArgumentParser(
+        description="Write the bill of materials of an installed package."
+    )
     parser.add_argument("--package", default="vaiom")
-    parser.add_argument("--extra", action="append", default=[], help="an extra that the release ships with")
+    parser.add_argument(
+        "--extra", action="append", default=[], help="an extra that the release ships with"
+    )
     parser.add_argument("--out", type=Path, help="file to write; by default, stdout")
     options = parser.parse_args()
     text = json.dumps(bill_of_materials(options.package, frozenset(options.extra)), indent=2) + "\n"

@@ -1,29 +1,28 @@
 """VAIOM: the distribution of the next volatility-normalised return, from continuous market events.
 
-The whole job from Python: `read_bars` or `simulate`, `build_corpus`, `train`, `fit_baselines`, `evaluate`, `score`,
-`audit`, `Forecaster`. Rooms are imported when used, so that `import vaiom` costs nothing and needs no heavy library.
+The whole job from Python: `read_bars` or `simulate`, `build_corpus`, `train`, `fit_baselines`,
+`evaluate`, `score`, `audit`, `Forecaster`. Rooms are imported when used, so that `import vaiom`
+costs nothing and needs no heavy library.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from vaiom.errors import require_installed
 
 if TYPE_CHECKING:
-    from vaiom.audit.proof import Proof
+    from vaiom.auditing.proof import Proof
+    from vaiom.corpus.splits import SplitConfig
+    from vaiom.corpus.store import Corpus, open_corpus
+    from vaiom.distribution.returns import ReturnDistribution
     from vaiom.evaluation.evaluate import Evaluation
     from vaiom.evaluation.forecasts import score
-    from vaiom.events.corpus import Corpus, open_corpus
-    from vaiom.events.splits import SplitConfig
-    from vaiom.forecast.distribution import ReturnDistribution
     from vaiom.forecast.forecaster import Forecaster
     from vaiom.market.folder import Bars, read_bars
     from vaiom.training.experiment import Experiment
@@ -31,33 +30,47 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Virtual processors may advertise matrix units that trap: PyTorch stays below them, at no cost in FP32.
+# Virtual processors may advertise matrix units that trap: PyTorch stays below them, at no cost in
+# FP32.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 # Waiting threads spin only briefly: on busy machines, spinning threads block those with work to do.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 _LAZY = {
-    "Corpus": "vaiom.events.corpus",
+    "Corpus": "vaiom.corpus.store",
     "Forecaster": "vaiom.forecast.forecaster",
-    "ReturnDistribution": "vaiom.forecast.distribution",
-    "SplitConfig": "vaiom.events.splits",
-    "open_corpus": "vaiom.events.corpus",
+    "ReturnDistribution": "vaiom.distribution.returns",
+    "SplitConfig": "vaiom.corpus.splits",
+    "open_corpus": "vaiom.corpus.store",
     "read_bars": "vaiom.market.folder",
     "score": "vaiom.evaluation.forecasts",
 }
 __all__ = [
-    "Corpus", "Forecaster", "ReturnDistribution", "SplitConfig", "__version__", "audit", "build_corpus", "evaluate",
-    "fit_baselines", "open_corpus", "read_bars", "score", "simulate", "train",
-]  # fmt: skip
+    "Corpus",
+    "Forecaster",
+    "ReturnDistribution",
+    "SplitConfig",
+    "__version__",
+    "audit",
+    "build_corpus",
+    "evaluate",
+    "fit_baselines",
+    "open_corpus",
+    "read_bars",
+    "score",
+    "simulate",
+    "train",
+]
 
 
 def simulate(out: str | Path, *, overwrite: bool = False, **options: Any) -> Bars:
-    """Simulate a market into a bar folder, with its true distributions beside the bars; returns the bars by symbol.
+    """Simulate a market into a bar folder, with its true distributions beside the bars; returns the
+    bars by symbol.
 
-    Options are those of `vaiom.simulate.market.MarketConfig`: assets, bars, seed, end and others.
+    Options are those of `vaiom.simulation.market.MarketConfig`: assets, bars, seed, end and others.
     """
     from vaiom.market.folder import read_bars
-    from vaiom.simulate.market import MarketConfig, write_market
+    from vaiom.simulation.market import MarketConfig, write_market
 
     write_market(MarketConfig(**options), Path(out), overwrite=overwrite)
     return read_bars(out)
@@ -75,11 +88,12 @@ def build_corpus(
 ) -> Corpus:
     """Build a corpus folder from a bar folder: causal events, buckets fitted on Train, splits.
 
-    The timeframe is that of the bars, which must match one that is given. With `like`, a run or a packaged model's
-    name, the timeframe and buckets are that model's, and so are its splits unless given: the model can then be scored
-    and trained on it.  Options are those of `vaiom.events.build.build_corpus`: overwrite, covered, engine, progress.
+    The timeframe is that of the bars, which must match one that is given. With `like`, a run or a
+    packaged model's name, the timeframe and buckets are that model's, and so are its splits unless
+    given: the model can then be scored and trained on it.  Options are those of
+    `vaiom.corpus.build.build_corpus`: overwrite, covered, engine, progress.
     """
-    from vaiom.events.build import CorpusConfig, build_corpus
+    from vaiom.corpus.build import CorpusConfig, build_corpus
 
     wanted: dict[str, Any] = {"timeframe": timeframe, "classes": classes or {}}
     if like is not None:
@@ -103,10 +117,12 @@ def train(
     report: Callable[[dict[str, Any]], None] | None = None,
     **changes: Any,
 ) -> TrainResult:
-    """Train an experiment into a run folder and select on Validation; `changes` are settings such as seed and steps.
+    """Train an experiment into a run folder and select on Validation; `changes` are settings such
+    as seed and steps.
 
-    With `start`, a run or a packaged model's name, training continues from its weights, and the result has a `verdict`:
-    whether that helped, also against other runs (`against`). `settings` are strings such as `steps=100`.
+    With `start`, a run or a packaged model's name, training continues from its weights, and the
+    result has a `verdict`: whether that helped, also against other runs (`against`). `settings` are
+    strings such as `steps=100`.
     """
     require_installed("torch")
     from vaiom.experiments.refit import adapt
@@ -117,9 +133,13 @@ def train(
     how: dict[str, Any] = {"device": device, "resume": resume, "report": report}
     if start is not None:
         settings = [*settings, *(f"{key}={value}" for key, value in changes.items())]
-        return adapt(_opened(corpus), Path(start), Path(out), settings=settings, against=against, **how)
+        return adapt(
+            _opened(corpus), Path(start), Path(out), settings=settings, against=against, **how
+        )
     chosen = stopping_early(named(experiment)) if isinstance(experiment, str) else experiment
-    return train(_opened(corpus), chosen.with_settings(settings).with_changes(**changes), Path(out), **how)
+    return train(
+        _opened(corpus), chosen.with_settings(settings).with_changes(**changes), Path(out), **how
+    )
 
 
 def fit_baselines(
@@ -131,14 +151,18 @@ def fit_baselines(
     context: int = 512,
     unseal: str | None = None,
 ) -> dict[str, float]:
-    """Fit baselines on Train and score them: mean bits per event by name; `out` keeps what `evaluate` reads."""
+    """Fit baselines on Train and score them: mean bits per event by name; `out` keeps what
+    `evaluate` reads.
+    """
     require_installed("torch")
     from vaiom.baselines.base import usual_baselines
     from vaiom.evaluation.predictor import score_baselines
 
     names = usual_baselines() if only is None else only
     silent = nullcontext(lambda *progress: None)
-    return score_baselines(_opened(corpus), names, Path(out), split, context, lambda _: silent, unseal=unseal)
+    return score_baselines(
+        _opened(corpus), names, Path(out), split, context, lambda _: silent, unseal=unseal
+    )
 
 
 def evaluate(
@@ -151,7 +175,9 @@ def evaluate(
     out: str | Path | None = None,
     device: str = "auto",
 ) -> Evaluation:
-    """Score a run's selected model on a split, with baselines on the same events; looks at a test are recorded."""
+    """Score a run's selected model on a split, with baselines on the same events; looks at a test
+    are recorded.
+    """
     require_installed("torch")
     from vaiom.evaluation.evaluate import evaluate_run
     from vaiom.run import Run
@@ -159,7 +185,9 @@ def evaluate(
     folder = _folder(run)
     stored, written = (None if each is None else Path(each) for each in (baselines, out))
     opened = _opened(Run(folder).corpus_path() if corpus is None else corpus)
-    return evaluate_run(folder, opened, split, baselines=stored, unseal=unseal, out=written, device=device)
+    return evaluate_run(
+        folder, opened, split, baselines=stored, unseal=unseal, out=written, device=device
+    )
 
 
 def audit(
@@ -169,50 +197,38 @@ def audit(
     corpus: str | Path | None = None,
     **options: Any,
 ) -> list[Proof]:
-    """Prove that a corpus or a run does not see the future and matches its records; bars allow more proofs.
+    """Prove that a corpus or a run does not see the future and matches its records; bars allow more
+    proofs.
 
-    Options are those of `vaiom.audit.proof.AuditConfig`: cuts, seed, baselines and others.
+    Options are those of `vaiom.auditing.proof.AuditConfig`: cuts, seed, baselines and others.
     """
     require_installed("torch")
-    from vaiom.audit.audit import audit_path
-    from vaiom.audit.proof import AuditConfig
+    from vaiom.auditing.audit import audit_path
+    from vaiom.auditing.proof import AuditConfig
 
     where = [None if each is None else Path(each) for each in (bars, corpus)]
     return audit_path(_folder(path), bars=where[0], corpus=where[1], config=AuditConfig(**options))
 
 
-class CallableRoom(ModuleType):
-    """A room whose name is also a public function: importing the room must not replace the function."""
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        return self.__wrapped__(*args, **options)
-
-
-def make_callable(name: str) -> None:
-    """Let a room answer calls, `help` and `inspect.signature` as its function does."""
-    room, function = sys.modules[name], _ROOMS[name]
-    room.__class__, room.__doc__, room.__wrapped__ = CallableRoom, function.__doc__, function  # type: ignore[attr-defined]
-
-
-# Held here, because an imported room takes its function's name in this module.
-_ROOMS: dict[str, Callable[..., Any]] = {"vaiom.audit": audit, "vaiom.simulate": simulate}
-
-
 def _opened(corpus: Corpus | str | Path) -> Corpus:
-    from vaiom.events.corpus import open_corpus
+    from vaiom.corpus.store import open_corpus
 
     return open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
 
 
 def _folder(given: Any) -> Path:
     """The folder of a run, a finished training or a corpus."""
-    return Path(given if isinstance(given, str | Path) else getattr(given, "run", None) or given.path)
+    return Path(
+        given if isinstance(given, str | Path) else getattr(given, "run", None) or given.path
+    )
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'vaiom' has no attribute {name!r}; it offers {', '.join(__all__)}")
+    raise AttributeError(
+        f"module 'vaiom' has no attribute {name!r}; it offers {', '.join(__all__)}"
+    )
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,8 @@
 """Dataclasses to and from JSON, to TOML, and with fields changed. Plain Python, used by every room.
 
-An annotation may say how its field is stored, `Annotated[Edges, Stored("inner_edges", encode=..., decode=...)]`, and
-which values are allowed, by a `Literal` or an `Interval`. A classmethod `__upgrade__` converts what earlier versions
-stored.
+An annotation may say how its field is stored, `Annotated[Edges, Stored("inner_edges", encode=...,
+decode=...)]`, and which values are allowed, by a `Literal` or an `Interval`. A classmethod
+`__upgrade__` converts what earlier versions stored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from dataclasses import MISSING, dataclass, is_dataclass
 from datetime import date, datetime
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from vaiom.errors import ConfigError, DataError, UserError
 
@@ -25,7 +35,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stored:
-    """How a field is stored: under another key than its name, not at all (None), or as another value."""
+    """How a field is stored: under another key than its name, not at all (None), or as another
+    value.
+    """
 
     key: str | None = ""
     encode: Callable[[Any], Any] = lambda value: value
@@ -48,7 +60,9 @@ Share = Annotated[float, Interval("[0, 1)")]
 
 
 def check_fields(config: object) -> None:
-    """Raise a `ValueError` for a field outside of its choices or its interval; for `__post_init__`."""
+    """Raise a `ValueError` for a field outside of its choices or its interval; for
+    `__post_init__`.
+    """
     for name, hint, _ in _fields(type(config)).values():  # type: ignore[arg-type]
         value, args = getattr(config, name), get_args(hint)
         if get_origin(hint) is Literal and value not in args:
@@ -60,7 +74,9 @@ def check_fields(config: object) -> None:
 
 @cache
 def _fields(cls: type) -> dict[str, tuple[str, Any, bool]]:
-    """For each key of the JSON object, the field's name, its annotation, and whether it is required."""
+    """For each key of the JSON object, the field's name, its annotation, and whether it is
+    required.
+    """
     hints, fields = get_type_hints(cls, include_extras=True), {}
     for field in dataclasses.fields(cls):
         key = _how_stored(hints[field.name]).key
@@ -71,11 +87,15 @@ def _fields(cls: type) -> dict[str, tuple[str, Any, bool]]:
 
 
 def _how_stored(hint: Any) -> Stored:
-    return next((note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Stored)), Stored())
+    return next(
+        (note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Stored)), Stored()
+    )
 
 
 def to_json(value: Any) -> Any:
-    """A value made of dataclasses as an argument of `json.dumps`; keys in the order of the fields."""
+    """A value made of dataclasses as an argument of `json.dumps`; keys in the order of the
+    fields.
+    """
     if isinstance(value, enum.Enum):
         return value.value
     if value is None or isinstance(value, bool | int | float | str):
@@ -99,12 +119,18 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(cls: type[T], value: Any) -> T:
-    """A dataclass, or any type that its fields may have, from its JSON value; raises `ValueError`."""
+    """A dataclass, or any type that its fields may have, from its JSON value; raises
+    `ValueError`.
+    """
     return cast(T, _build(cls, value, ""))
 
 
-def decode(cls: type[T], value: Any, problem: str, *, error: type[UserError] = DataError, **details: Any) -> T:
-    """`from_json` that raises an error for users; `details` are its other parts, such as where and fix."""
+def decode(
+    cls: type[T], value: Any, problem: str, *, error: type[UserError] = DataError, **details: Any
+) -> T:
+    """`from_json` that raises an error for users; `details` are its other parts, such as where and
+    fix.
+    """
     try:
         return from_json(cls, value)
     except ValueError as reason:
@@ -132,12 +158,17 @@ def _build(hint: Any, value: Any, path: str) -> Any:
         fixed = origin is tuple and args[-1:] != (...,)
         if fixed and len(value) != len(args):
             _refuse(path, f"{len(args)} values", value)
-        return origin(_build(args[n if fixed else 0], item, f"{path}[{n}]") for n, item in enumerate(value))
+        return origin(
+            _build(args[n if fixed else 0], item, f"{path}[{n}]") for n, item in enumerate(value)
+        )
     if origin is dict:
         if not isinstance(value, dict):
             _refuse(path, "an object", value)
         make_key = int if args[0] is int else str
-        return {_attempt(make_key, k, path): _build(args[1], item, _join(path, k)) for k, item in value.items()}
+        return {
+            _attempt(make_key, k, path): _build(args[1], item, _join(path, k))
+            for k, item in value.items()
+        }
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return _attempt(float, value, path)
     if hint in (datetime, date):
@@ -159,7 +190,9 @@ def _build_dataclass(cls: type, value: Any, path: str) -> Any:
     fields, parts = _fields(cls), {}
     unknown = [key for key in value if key not in fields]
     if unknown:
-        raise ValueError(f"unknown key {_join(path, unknown[0])}, expected {', '.join(sorted(fields))}")
+        raise ValueError(
+            f"unknown key {_join(path, unknown[0])}, expected {', '.join(sorted(fields))}"
+        )
     for key, (name, hint, required) in fields.items():
         if key in value:
             parts[name] = _build(hint, value[key], _join(path, key))
@@ -195,14 +228,21 @@ def _join(path: str, key: object) -> str:
 
 def _refuse(path: str, expected: str, value: Any) -> None:
     text = repr(value)
-    raise ValueError(f"{path + ': ' if path else ''}expected {expected}, got {text[:80]}{'...' * (len(text) > 80)}")
+    raise ValueError(
+        f"{path + ': ' if path else ''}expected {expected}, got "
+        f"{text[:80]}{'...' * (len(text) > 80)}"
+    )
 
 
 def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """TOML of plain tables: strings, numbers, booleans and lists of them, which JSON and TOML spell alike."""
+    """TOML of plain tables: strings, numbers, booleans and lists of them, which JSON and TOML spell
+    alike.
+    """
     blocks = []
     for name, table in tables.items():
-        lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]
+        lines = [
+            f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None
+        ]
         blocks.append("\n".join([f"[{name}]", *lines]))
     return "\n\n".join(blocks) + "\n"
 
@@ -224,4 +264,6 @@ def parse_value(key: str, text: str, example: Any) -> Any:
             return tuple(part for part in text.split(",") if part)
         return type(example)(text)
     except (KeyError, ValueError) as error:
-        raise ConfigError(f"not a value for {key}", expected=f"something like {example!r}", got=repr(text)) from error
+        raise ConfigError(
+            f"not a value for {key}", expected=f"something like {example!r}", got=repr(text)
+        ) from error

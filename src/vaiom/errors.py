@@ -1,4 +1,6 @@
-"""The package's errors; those a user can fix say what was expected, what was found, where, and how to fix it."""
+"""The package's errors; those a user can fix say what was expected, what was found, where, and how
+to fix it.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,26 @@ class UserError(VaiomError):
     """Something the user can fix; the command line prints it and exits 2."""
 
     def __init__(
-        self, problem: str, *, expected: object = None, got: object = None, where: object = None, fix: str | None = None
+        self,
+        problem: str,
+        *,
+        expected: object = None,
+        got: object = None,
+        where: object = None,
+        fix: str | None = None,
     ) -> None:
-        self.problem, self.expected, self.got, self.where, self.fix = problem, expected, got, where, fix
+        self.problem, self.expected, self.got, self.where, self.fix = (
+            problem,
+            expected,
+            got,
+            where,
+            fix,
+        )
         labelled = (("where", where), ("expected", expected), ("got", got), ("try", fix))
-        lines = [problem, *(f"  {label + ':':<10}{value}" for label, value in labelled if value is not None)]
+        lines = [
+            problem,
+            *(f"  {label + ':':<10}{value}" for label, value in labelled if value is not None),
+        ]
         super().__init__("\n".join(lines))
 
 
@@ -53,4 +70,6 @@ def require_installed(*libraries: str) -> None:
 
 def not_installed(library: str) -> ConfigError:
     extra = next(extra for extra, libraries in EXTRAS.items() if library in libraries)
-    return ConfigError(f"this needs {library}, which is not installed", fix=f"pip install 'vaiom[{extra}]'")
+    return ConfigError(
+        f"this needs {library}, which is not installed", fix=f"pip install 'vaiom[{extra}]'"
+    )

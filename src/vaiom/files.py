@@ -37,7 +37,15 @@ MOST_UNPACKED = 4 << 30
 
 # Raised by the standard library and NumPy for damaged zip files and arrays.
 BAD_ZIPS = (
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, NotImplementedError, RuntimeError),
+    *(
+        zipfile.BadZipFile,
+        zlib.error,
+        lzma.LZMAError,
+        OSError,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+    ),
     *(ValueError, KeyError, IndexError, struct.error),
 )
 BAD_ARRAYS = (*BAD_ZIPS, TypeError, SyntaxError, MemoryError, tokenize.TokenError)
@@ -95,13 +103,17 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def staging_folder(parent: Path) -> AbstractContextManager[Path]:
-    """An empty hidden folder in `parent`, removed when the block ends, or by the next run if this one is killed."""
+    """An empty hidden folder in `parent`, removed when the block ends, or by the next run if this
+    one is killed.
+    """
     return _staged(parent, Path.mkdir)
 
 
 @contextmanager
 def hold_folder(path: Path, *, patience: float = _SWEEP_SECONDS) -> Iterator[None]:
-    """Lock a folder, existing or not, against other processes; raises `FolderInUseError` after `patience` seconds."""
+    """Lock a folder, existing or not, against other processes; raises `FolderInUseError` after
+    `patience` seconds.
+    """
     from filelock import FileLock, Timeout  # slow to import
 
     own = path.resolve()
@@ -117,7 +129,9 @@ def hold_folder(path: Path, *, patience: float = _SWEEP_SECONDS) -> Iterator[Non
             holder = file.read_text(errors="replace")
         if isinstance(error, Timeout) and holder is not None:
             fix = "wait until it has ended, or choose another folder"
-            raise FolderInUseError("another process is writing this folder", where=path, got=holder, fix=fix) from None
+            raise FolderInUseError(
+                "another process is writing this folder", where=path, got=holder, fix=fix
+            ) from None
         yield
         return
     with suppress(OSError):
@@ -129,7 +143,9 @@ def hold_folder(path: Path, *, patience: float = _SWEEP_SECONDS) -> Iterator[Non
 
 
 def try_lock(path: Path) -> BaseFileLock | None:
-    """Hold a lock file until released or the process ends; None if another process holds it or locks do not work."""
+    """Hold a lock file until released or the process ends; None if another process holds it or
+    locks do not work.
+    """
     from filelock import FileLock  # slow to import
 
     lock = FileLock(path, thread_local=False)
@@ -154,7 +170,9 @@ def parse_json(text: str | bytes) -> Any:
     """Parse JSON; raises `ValueError`, also for duplicate keys."""
 
     def read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if repeated := [key for key, times in Counter(key for key, _ in pairs).items() if times > 1]:
+        if repeated := [
+            key for key, times in Counter(key for key, _ in pairs).items() if times > 1
+        ]:
             raise ValueError(f"the key {repeated[0]!r} is there twice")
         return dict(pairs)
 
@@ -165,14 +183,18 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise DataError("a file is missing", where=path, fix="check the path, or build the folder again") from error
+        raise DataError(
+            "a file is missing", where=path, fix="check the path, or build the folder again"
+        ) from error
     except (ValueError, RecursionError) as error:
         fix = "the file is damaged: build the folder again"
         raise DataError("not readable as JSON", where=path, got=str(error), fix=fix) from error
 
 
 def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of an .npz file; raises one of `BAD_ARRAYS`, and allocates no more than the file really holds."""
+    """The arrays of an .npz file; raises one of `BAD_ARRAYS`, and allocates no more than the file
+    really holds.
+    """
     import numpy as np
     from numpy.lib import format as npy
 
@@ -186,27 +208,40 @@ def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
             read_header = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
             shape, fortran, dtype = read_header(stream)
             # NumPy's reader would allocate what the header claims.
-            if dtype.hasobject or len(stream.getbuffer()) - stream.tell() != math.prod(shape) * dtype.itemsize:
+            if (
+                dtype.hasobject
+                or len(stream.getbuffer()) - stream.tell() != math.prod(shape) * dtype.itemsize
+            ):
                 raise ValueError(f"{info.filename} does not hold what its header says")
             flat = np.frombuffer(stream.getbuffer(), dtype, offset=stream.tell())
-            arrays[info.filename.removesuffix(".npy")] = flat.reshape(shape, order="F" if fortran else "C")
+            arrays[info.filename.removesuffix(".npy")] = flat.reshape(
+                shape, order="F" if fortran else "C"
+            )
     return arrays
 
 
 @contextmanager
 def staged_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Yield an empty folder beside `path` that replaces `path` on success and is removed otherwise."""
+    """Yield an empty folder beside `path` that replaces `path` on success and is removed
+    otherwise.
+    """
     ensure_folder(path.parent)
     with hold_folder(path):
         _recover(path)
         if path.exists() and not overwrite:
-            raise DataError("the output folder exists already", where=path, fix="choose another, or pass --overwrite")
+            raise DataError(
+                "the output folder exists already",
+                where=path,
+                fix="choose another, or pass --overwrite",
+            )
         manifest = read_json(file) if (file := path / "manifest.json").is_file() else {}
         is_ours = isinstance(manifest, dict) and "symbols" in manifest
         if path.exists() and not (path.is_dir() and (is_ours or not any(path.iterdir()))):
             expected = "an empty folder, or one whose manifest.json lists symbols"
             fix = "choose another folder, or remove this one yourself"
-            raise DataError("only what vaiom wrote is overwritten", where=path, expected=expected, fix=fix)
+            raise DataError(
+                "only what vaiom wrote is overwritten", where=path, expected=expected, fix=fix
+            )
         with staging_folder(path.parent) as staged:
             try:
                 yield staged
@@ -219,7 +254,9 @@ def staged_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 
 def _recover(path: Path) -> None:
-    """Restore the old folder, which a process killed between the two renames of a replacement leaves retired."""
+    """Restore the old folder, which a process killed between the two renames of a replacement
+    leaves retired.
+    """
     retired = path.with_name(_RETIRED_PREFIX + path.name)
     if retired.is_dir():
         if path.exists():
@@ -230,7 +267,9 @@ def _recover(path: Path) -> None:
 
 @contextmanager
 def _staged(parent: Path, make: Callable[[Path], None], suffix: str = "") -> Iterator[Path]:
-    """Create something hidden in a folder, with a lock file that this process holds; remove both at the end."""
+    """Create something hidden in a folder, with a lock file that this process holds; remove both at
+    the end.
+    """
     folder = ensure_folder(parent)
     try:
         _sweep(folder)
@@ -250,14 +289,18 @@ def _staged(parent: Path, make: Callable[[Path], None], suffix: str = "") -> Ite
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed runs left in a folder: everything named after a lock that no process holds."""
+    """Remove what killed runs left in a folder: everything named after a lock that no process
+    holds.
+    """
     staged: dict[str, list[Path]] = {}
     for path in folder.iterdir():
         if path.name.startswith(STAGING_PREFIX):
             staged.setdefault(path.name.split(".")[1], []).append(path)
     for name, paths in staged.items():
         lock_file = folder / f".{name}{_LOCK_SUFFIX}"
-        lock = None if any(path.is_symlink() for path in (lock_file, *paths)) else try_lock(lock_file)
+        lock = (
+            None if any(path.is_symlink() for path in (lock_file, *paths)) else try_lock(lock_file)
+        )
         if lock:
             _release(lock_file, lock, paths)
 
@@ -288,4 +331,9 @@ def flush(path: Path) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> DataError:
-    return DataError("cannot write here", where=path, got=error.strerror, fix="choose a folder that you may write to")
+    return DataError(
+        "cannot write here",
+        where=path,
+        got=error.strerror,
+        fix="choose a folder that you may write to",
+    )

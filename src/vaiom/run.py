@@ -36,7 +36,11 @@ def find_run(path: Path) -> Path:
 class Run:
     def __init__(self, path: Path) -> None:
         self.path, self.checkpoints = path, path / "checkpoints"
-        self.config, self.metrics, self.report = path / CONFIG_NAME, path / METRICS_NAME, path / REPORT_NAME
+        self.config, self.metrics, self.report = (
+            path / CONFIG_NAME,
+            path / METRICS_NAME,
+            path / REPORT_NAME,
+        )
         self.best = path / BEST_NAME
         """The selected checkpoint."""
         self.start = path / "start.safetensors"
@@ -48,7 +52,8 @@ class Run:
         self.about = path / "about.json"
         """For a packaged model, the facts of its training log and corpus."""
         self.forecasts = path / "forecasts"
-        """External forecasts scored with the run: a folder per name, with evaluations and events."""
+        """External forecasts scored with the run: a folder per name, with evaluations and events.
+        """
         self.teachers = path / "teachers"
         """Runs of the teachers of this model, numbered from 1."""
 
@@ -74,18 +79,26 @@ class Run:
     def saved_steps(self) -> list[int]:
         """Steps with a training state, oldest first."""
         names = (path.name for path in self.checkpoints.glob("*.state.safetensors"))
-        return sorted(int(step[1]) for name in names if (step := re.fullmatch(r"step-(\d+)\.state\.safetensors", name)))
+        return sorted(
+            int(step[1])
+            for name in names
+            if (step := re.fullmatch(r"step-(\d+)\.state\.safetensors", name))
+        )
 
     def evaluated_splits(self) -> list[str]:
         """Splits with an evaluation, sorted by name."""
-        return sorted(file.stem.removeprefix("evaluation-") for file in self.path.glob("evaluation-*.json"))
+        return sorted(
+            file.stem.removeprefix("evaluation-") for file in self.path.glob("evaluation-*.json")
+        )
 
     def read_config(self) -> dict[str, Any]:
         """The tables of `config.toml`."""
         try:
             return tomllib.loads(self.config.read_text())
         except OSError as error:
-            raise DataError("not a run folder", where=self.path, expected=CONFIG_NAME, fix="vaiom train") from error
+            raise DataError(
+                "not a run folder", where=self.path, expected=CONFIG_NAME, fix="vaiom train"
+            ) from error
         except (ValueError, RecursionError) as error:
             raise DataError("not readable as TOML", where=self.config, got=str(error)) from error
 
@@ -95,7 +108,9 @@ class Run:
             return Path(self.read_config()["corpus"]["path"])
         except (DataError, KeyError, TypeError) as error:
             problem = "no such run, or one that does not say where its corpus is"
-            raise ConfigError(problem, where=self.path, fix="check the path, or name a --corpus") from error
+            raise ConfigError(
+                problem, where=self.path, fix="check the path, or name a --corpus"
+            ) from error
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The training log; empty if the run was packaged without it."""
@@ -103,21 +118,36 @@ class Run:
 
     def validation_bits(self) -> dict[int, float]:
         """Validation bits per event, by step."""
-        return {entry["step"]: entry["validation_bits"] for _, entry in self._log() if "validation_bits" in entry}
+        return {
+            entry["step"]: entry["validation_bits"]
+            for _, entry in self._log()
+            if "validation_bits" in entry
+        }
 
     def trim_metrics(self, last_step: int) -> None:
         """Drop log entries after a step."""
-        write_bytes(self.metrics, b"".join(line for line, entry in self._log() if entry["step"] <= last_step))
+        write_bytes(
+            self.metrics,
+            b"".join(line for line, entry in self._log() if entry["step"] <= last_step),
+        )
 
     def _log(self) -> list[tuple[bytes, dict[str, Any]]]:
-        """The complete lines of the log, raw and parsed; a killed run may leave a torn last line."""
-        lines = self.metrics.read_bytes().splitlines(keepends=True) if self.metrics.is_file() else []
+        """The complete lines of the log, raw and parsed; a killed run may leave a torn
+        last line.
+        """
+        lines = (
+            self.metrics.read_bytes().splitlines(keepends=True) if self.metrics.is_file() else []
+        )
         lines = [line for line in lines if line.endswith(b"\n")]
         try:
             entries = [json.loads(line) for line in lines]
-            if not all(isinstance(entry, dict) and isinstance(entry.get("step"), int) for entry in entries):
+            if not all(
+                isinstance(entry, dict) and isinstance(entry.get("step"), int) for entry in entries
+            ):
                 raise ValueError("a line without a step")
         except (ValueError, RecursionError) as error:
             fix = "remove the damaged line; the model does not depend on it, only its curve does"
-            raise DataError("the training log is damaged", where=self.metrics, got=str(error), fix=fix) from error
+            raise DataError(
+                "the training log is damaged", where=self.metrics, got=str(error), fix=fix
+            ) from error
         return list(zip(lines, entries, strict=True))

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from vaiom.events.build import build_corpus
-from vaiom.events.corpus import Corpus
-from vaiom.simulate.market import MarketConfig, write_market
+from vaiom.corpus.build import build_corpus
+from vaiom.corpus.store import Corpus
+from vaiom.simulation.market import MarketConfig, write_market
 
-# Threads that spin while they wait make small fits many times slower where tests share the processors.
+# Threads that spin while they wait make small fits many times slower where tests share the
+# processors.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 

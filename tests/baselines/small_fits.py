@@ -9,7 +9,7 @@ import numpy as np
 
 from vaiom.baselines.base import Baseline, baseline
 from vaiom.baselines.lightgbm import LightGBM, TreeConfig
-from vaiom.events.corpus import Corpus
+from vaiom.corpus.store import Corpus
 
 FEW_TREES = TreeConfig(rounds=15, learning_rate=0.1, min_child_samples=60)
 

@@ -1,4 +1,6 @@
-"""What all baselines promise: distributions from the past alone, fits that survive storage, and clear refusals."""
+"""What all baselines promise: distributions from the past alone, fits that survive storage, and
+clear refusals.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ import pytest
 from small_fits import small, with_columns
 
 from vaiom.baselines.base import BASELINES, FOR_GPUS, Baseline, baseline
+from vaiom.corpus.build import build_corpus
+from vaiom.corpus.store import Corpus
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.inference import asset_months, standard_error
 from vaiom.evaluation.scores import event_bits
-from vaiom.events.build import build_corpus
-from vaiom.events.corpus import Corpus
-from vaiom.events.fields import ANY_MASK, BAD_RETURN
-from vaiom.simulate.market import MarketConfig, write_market
-from vaiom.simulate.oracle import Oracle
+from vaiom.features.fields import ANY_MASK, BAD_RETURN
+from vaiom.simulation.market import MarketConfig, write_market
+from vaiom.simulation.oracle import Oracle
 
 QUICK = [name for name in BASELINES if name not in FOR_GPUS]  # the networks have tests of their own
 
@@ -29,7 +31,9 @@ def fitted(name: str, corpus: Corpus) -> Baseline:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_probabilities_are_distributions_and_survive_storage(corpus: Corpus, name: str, tmp_path: Path) -> None:
+def test_probabilities_are_distributions_and_survive_storage(
+    corpus: Corpus, name: str, tmp_path: Path
+) -> None:
     # Every row of the corpus, masked ones and each asset's first among them.
     rows = np.arange(len(corpus))
     fit = fitted(name, corpus)
@@ -56,11 +60,17 @@ def test_nothing_after_a_row_changes_its_prediction(corpus: Corpus, name: str) -
         columns["sigma20"][later] *= 7
         columns["timestamp"][later] += 3_600 * 77
         columns["return_bucket"][later] = rng.integers(1, 17, count)
-        columns["flags"][later] ^= rng.choice([0, int(ANY_MASK), int(BAD_RETURN)], count).astype(np.uint8)
+        columns["flags"][later] ^= rng.choice([0, int(ANY_MASK), int(BAD_RETURN)], count).astype(
+            np.uint8
+        )
     train = corpus.endpoints("train")
     assert train.max() < max(cut.values())
-    train = np.concatenate([train[(train >= i.start) & (train < cut[s])] for s, i in corpus.asset_slices.items()])
-    rows = np.concatenate([np.arange(i.start + 600, cut[s] + 1) for s, i in corpus.asset_slices.items()])
+    train = np.concatenate(
+        [train[(train >= i.start) & (train < cut[s])] for s, i in corpus.asset_slices.items()]
+    )
+    rows = np.concatenate(
+        [np.arange(i.start + 600, cut[s] + 1) for s, i in corpus.asset_slices.items()]
+    )
     other = with_columns(corpus, **columns)
     everywhere = np.arange(len(corpus))
     one = small(name).fit(corpus, train).predict_proba(corpus, everywhere)
@@ -70,7 +80,9 @@ def test_nothing_after_a_row_changes_its_prediction(corpus: Corpus, name: str) -
 
 @pytest.mark.parametrize("name", QUICK)
 def test_none_beats_the_true_law(corpus: Corpus, bars: Path, name: str) -> None:
-    rows = np.concatenate([corpus.endpoints(split) for split in ("validation", "test-h1", "test-h2")])
+    rows = np.concatenate(
+        [corpus.endpoints(split) for split in ("validation", "test-h1", "test-h2")]
+    )
     buckets = corpus.target_return[rows]
     truth = event_bits(Oracle.load(bars).predict_proba(corpus, rows), buckets)
     probs = fitted(name, corpus).predict_proba(corpus, rows)
@@ -80,7 +92,9 @@ def test_none_beats_the_true_law(corpus: Corpus, bars: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_predicting_before_fitting_and_fitting_on_nothing_are_refused(corpus: Corpus, name: str) -> None:
+def test_predicting_before_fitting_and_fitting_on_nothing_are_refused(
+    corpus: Corpus, name: str
+) -> None:
     with pytest.raises(DataError, match="only after it was fitted"):
         small(name).predict_proba(corpus, np.arange(3))
     with pytest.raises(DataError, match="no events to fit on"):
@@ -88,7 +102,9 @@ def test_predicting_before_fitting_and_fitting_on_nothing_are_refused(corpus: Co
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_bucket_never_seen_and_an_asset_never_fitted_leave_finite_scores(corpus: Corpus, name: str) -> None:
+def test_a_bucket_never_seen_and_an_asset_never_fitted_leave_finite_scores(
+    corpus: Corpus, name: str
+) -> None:
     first = next(iter(corpus.asset_slices.values()))
     train = corpus.endpoints("train")
     seen = train[(train < first.stop) & (corpus.target_return[train] != 9)]

@@ -1,4 +1,6 @@
-"""Frequency, Markov and hours of the week against counting by hand, on the corpus of a small simulated market."""
+"""Frequency, Markov and hours of the week against counting by hand, on the corpus of a small
+simulated market.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,15 @@ import pytest
 from small_fits import with_columns
 
 from vaiom.baselines.base import Baseline
-from vaiom.baselines.counts import PRIOR_WEIGHTS, Frequency, HourOfWeek, Markov, hour_of_week, log_evidence
-from vaiom.events.corpus import Corpus
+from vaiom.baselines.counts import (
+    PRIOR_WEIGHTS,
+    Frequency,
+    HourOfWeek,
+    Markov,
+    hour_of_week,
+    log_evidence,
+)
+from vaiom.corpus.store import Corpus
 
 
 def test_frequency_is_the_smoothed_share_of_train(corpus: Corpus) -> None:
@@ -26,7 +35,9 @@ def test_frequency_is_the_smoothed_share_of_train(corpus: Corpus) -> None:
 
 def test_markov_is_the_smoothed_share_after_the_rows_own_bucket(corpus: Corpus) -> None:
     rows = corpus.endpoints("train")
-    pairs = Counter(zip(corpus.disc[rows, 0].tolist(), corpus.target_return[rows].tolist(), strict=True))
+    pairs = Counter(
+        zip(corpus.disc[rows, 0].tolist(), corpus.target_return[rows].tolist(), strict=True)
+    )
     # Every row of the corpus, so that masked rows ask for the distribution of a missing bucket.
     events = np.arange(len(corpus))
     probs = Markov().fit(corpus, rows).predict_proba(corpus, events)
@@ -38,7 +49,9 @@ def test_markov_is_the_smoothed_share_after_the_rows_own_bucket(corpus: Corpus) 
 
 
 @pytest.mark.parametrize("kind", [Frequency, Markov])
-def test_targets_outside_the_fitted_rows_do_not_matter(corpus: Corpus, kind: type[Baseline]) -> None:
+def test_targets_outside_the_fitted_rows_do_not_matter(
+    corpus: Corpus, kind: type[Baseline]
+) -> None:
     rows = corpus.endpoints("train")
     one = kind().fit(corpus, rows[:500]).predict_proba(corpus, rows)
     two = kind().fit(corpus, rows).predict_proba(corpus, rows)
@@ -79,7 +92,9 @@ def test_the_prior_weight_follows_how_much_cells_differ() -> None:
     rng = np.random.default_rng(1)
     centre = np.array([0.5, 0.3, 0.2])
     alike = rng.multinomial(200, centre, size=100).astype(float)
-    unlike = np.stack([rng.multinomial(200, rng.dirichlet(8 * centre)) for _ in range(100)]).astype(float)
+    unlike = np.stack([rng.multinomial(200, rng.dirichlet(8 * centre)) for _ in range(100)]).astype(
+        float
+    )
 
     def best(counts: np.ndarray) -> float:
         return max(PRIOR_WEIGHTS, key=lambda weight: log_evidence(counts, weight * centre))
@@ -90,7 +105,10 @@ def test_the_prior_weight_follows_how_much_cells_differ() -> None:
 
 
 def test_the_evidence_of_counts_is_the_product_of_the_urns_draws() -> None:
-    prior, counts = np.array([0.7, 1.5, 2.0]), np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 0.0], [1.0, 1.0, 0.0]])
+    prior, counts = (
+        np.array([0.7, 1.5, 2.0]),
+        np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 0.0], [1.0, 1.0, 0.0]]),
+    )
     expected = 0.0
     for cell in counts:
         urn = prior.copy()
@@ -104,7 +122,11 @@ def test_the_evidence_of_counts_is_the_product_of_the_urns_draws() -> None:
 def test_the_clock_of_the_row_decides_its_hour(corpus: Corpus) -> None:
     rows = corpus.endpoints("validation")[:300]
     moments = [stamp.item() for stamp in corpus.timestamps[rows]]
-    assert hour_of_week(corpus, rows).tolist() == [24 * moment.weekday() + moment.hour for moment in moments]
+    assert hour_of_week(corpus, rows).tolist() == [
+        24 * moment.weekday() + moment.hour for moment in moments
+    ]
     fit = HourOfWeek().fit(corpus, corpus.endpoints("train"))
-    shifted = with_columns(corpus, timestamp=corpus.columns["timestamp"] + int(timedelta(days=7).total_seconds()))
+    shifted = with_columns(
+        corpus, timestamp=corpus.columns["timestamp"] + int(timedelta(days=7).total_seconds())
+    )
     np.testing.assert_array_equal(fit.predict_proba(shifted, rows), fit.predict_proba(corpus, rows))

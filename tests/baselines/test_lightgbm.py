@@ -22,10 +22,10 @@ from vaiom.baselines.lightgbm import (
     seasonal_forecast,
     split_holdout,
 )
+from vaiom.corpus.store import Corpus
+from vaiom.corpus.targets import at_horizon
 from vaiom.errors import DataError
 from vaiom.evaluation.scores import event_bits
-from vaiom.events.corpus import Corpus
-from vaiom.events.horizons import at_horizon
 
 ROWS = np.arange(700, 900)
 DISC, CONT, HYBRID, LAGS = (FEATURES[f"lightgbm{kind}"] for kind in ("_disc", "_cont", "", "_lags"))
@@ -39,9 +39,16 @@ def test_the_papers_three_field_sets(corpus: Corpus) -> None:
     np.testing.assert_array_equal(HYBRID.of(corpus, ROWS)[:, 25:], corpus.meta[ROWS])
 
 
-@given(count=st.integers(2, 500), cap=st.integers(2, 600), share=st.floats(0.05, 0.9), seed=st.integers(0, 99))
+@given(
+    count=st.integers(2, 500),
+    cap=st.integers(2, 600),
+    share=st.floats(0.05, 0.9),
+    seed=st.integers(0, 99),
+)
 @settings(max_examples=50, deadline=None)
-def test_the_holdout_is_a_seeded_part_of_the_drawn_events(count: int, cap: int, share: float, seed: int) -> None:
+def test_the_holdout_is_a_seeded_part_of_the_drawn_events(
+    count: int, cap: int, share: float, seed: int
+) -> None:
     rows = np.arange(0, 3 * count, 3)
     config = TreeConfig(max_events=cap, holdout_share=share, seed=seed)
     moments = np.random.default_rng(seed).permutation(count).astype("datetime64[h]")
@@ -67,20 +74,30 @@ def test_the_same_seed_gives_the_same_trees_and_progress_is_told(corpus: Corpus)
     rows = corpus.endpoints("validation")
     np.testing.assert_array_equal(one.predict_proba(corpus, rows), two.predict_proba(corpus, rows))
     assert not np.array_equal(one.predict_proba(corpus, rows), other.predict_proba(corpus, rows))
-    assert [step[:2] for step in seen] == [(done, FEW_TREES.rounds) for done in range(1, FEW_TREES.rounds + 1)]
+    assert [step[:2] for step in seen] == [
+        (done, FEW_TREES.rounds) for done in range(1, FEW_TREES.rounds + 1)
+    ]
 
 
 @pytest.mark.parametrize("name", ["lightgbm", "lightgbm_disc", "lightgbm_cont"])
 def test_metadata_and_buckets_are_categories_to_the_trees(
     corpus: Corpus, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The text of a booster lists the values of a category, a:b:c, and the range of a number, [low:high]."""
+    """The text of a booster lists the values of a category, a:b:c, and the range of a number,
+    [low:high].
+    """
     train = corpus.endpoints("train", 16)
     booster = LightGBM(name, dataclasses.replace(FEW_TREES, rounds=1)).fit(corpus, train).booster_
     assert capfd.readouterr() == ("", "")
-    [line] = [line for line in booster.model_to_string().splitlines() if line.startswith("feature_infos=")]
+    [line] = [
+        line for line in booster.model_to_string().splitlines() if line.startswith("feature_infos=")
+    ]
     kinds = line.removeprefix("feature_infos=").split(" ")
-    ranges = [name for name, kind in zip(FEATURES[name].fields, kinds, strict=True) if kind.startswith("[")]
+    ranges = [
+        name
+        for name, kind in zip(FEATURES[name].fields, kinds, strict=True)
+        if kind.startswith("[")
+    ]
     categories = FEATURES[name].fields[len(kinds) - FEATURES[name].num_categories :]
     assert not {*ranges} & {*categories}
     assert len(ranges) > 5 or name == "lightgbm_disc"
@@ -135,10 +152,14 @@ def test_windows_against_plain_loops(seed: int, size: int, window: int) -> None:
     slots, asked = np.random.default_rng(seed).integers(0, 4, (2, size))
     for at in range(size):
         part = values[max(0, at - window + 1) : at + 1]
-        np.testing.assert_allclose(rolling_mean(values, window)[at], mean_of(part.tolist()), atol=1e-12)
+        np.testing.assert_allclose(
+            rolling_mean(values, window)[at], mean_of(part.tolist()), atol=1e-12
+        )
         largest = max((value for value in part if np.isfinite(value)), default=np.nan)
         np.testing.assert_array_equal(rolling_max(values, window)[at], largest)
-        np.testing.assert_array_equal(lagged(values, window)[at], values[at - window] if at >= window else np.nan)
+        np.testing.assert_array_equal(
+            lagged(values, window)[at], values[at - window] if at >= window else np.nan
+        )
         of_slot = [values[row] for row in range(at + 1) if slots[row] == asked[at]]
         np.testing.assert_allclose(
             recent_mean(values, slots, asked, window)[at], mean_of(of_slot[-window:]), atol=1e-12
@@ -149,7 +170,9 @@ def test_a_daily_season_is_forecast_exactly() -> None:
     day = np.array([1.0, 4.0, 2.0])
     slots = np.tile(np.arange(3), 40)
     size = day[slots] * np.repeat([1.0, 1.0, 1.0, 1.0], 30)
-    np.testing.assert_allclose(seasonal_forecast(size, slots, (slots + 1) % 3, 5)[3:], day[(slots + 1) % 3][3:])
+    np.testing.assert_allclose(
+        seasonal_forecast(size, slots, (slots + 1) % 3, 5)[3:], day[(slots + 1) % 3][3:]
+    )
 
 
 def test_lag_features_of_a_row_by_hand(corpus: Corpus) -> None:
@@ -165,7 +188,9 @@ def test_lag_features_of_a_row_by_hand(corpus: Corpus) -> None:
     }
     targets = {"day": next_hour.hour, "week": 24 * next_hour.weekday() + next_hour.hour}
     sizes = np.abs(returns)
-    relative = np.where(np.isfinite(returns), np.abs(corpus.columns["ret_z"][second.start : row + 1]), np.nan)
+    relative = np.where(
+        np.isfinite(returns), np.abs(corpus.columns["ret_z"][second.start : row + 1]), np.nan
+    )
     plain: dict[str, float] = {}
     for name in LAGS.fields:
         words = name.split("_")
@@ -184,16 +209,27 @@ def test_lag_features_of_a_row_by_hand(corpus: Corpus) -> None:
             plain[name] = (corpus.timestamps[row] - corpus.timestamps[row - bars]).astype(int)
         elif name.startswith("next_slot_of_"):
             values = (relative if words[-1] == "z" else sizes * (1 / scale)).tolist()
-            own = [v for v, hour in zip(values, hours[words[3]], strict=True) if hour == targets[words[3]]]
+            own = [
+                v
+                for v, hour in zip(values, hours[words[3]], strict=True)
+                if hour == targets[words[3]]
+            ]
             plain[name] = mean_of(own[-(bars or 60) :])
     assert len(plain) == 10 + 8 + 4 + 1 + 6 + 3 + 4 + 8 + 2
-    assert {name: got[name] for name in plain} == pytest.approx(plain, rel=1e-4, abs=1e-6, nan_ok=True)
+    assert {name: got[name] for name in plain} == pytest.approx(
+        plain, rel=1e-4, abs=1e-6, nan_ok=True
+    )
     moment = stamps[-1].item()
-    assert (got["slot_of_day"], got["slot_of_week"]) == (moment.hour, 24 * moment.weekday() + moment.hour)
+    assert (got["slot_of_day"], got["slot_of_week"]) == (
+        moment.hour,
+        24 * moment.weekday() + moment.hour,
+    )
     assert got["asset_id"] == 2
 
 
 def test_an_assets_first_rows_know_nothing_of_the_asset_before(corpus: Corpus) -> None:
     second = list(corpus.asset_slices.values())[1]
     got = dict(zip(LAGS.fields, LAGS.of(corpus, np.array([second.start + 1]))[0], strict=True))
-    assert np.isnan([got["return_lag_2"], got["relative_log_vol_lag_3"], got["seconds_since_lag_6"]]).all()
+    assert np.isnan(
+        [got["return_lag_2"], got["relative_log_vol_lag_3"], got["seconds_since_lag_6"]]
+    ).all()

@@ -1,4 +1,6 @@
-"""The networks among the baselines: Train alone chooses them, and they keep every promise of the contract."""
+"""The networks among the baselines: Train alone chooses them, and they keep every promise of the
+contract.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,19 @@ from small_fits import with_columns
 from vaiom.baselines.base import BASELINES, FOR_GPUS, usual_baselines
 from vaiom.baselines.networks import EXPERIMENTS, Neural, inside_train
 from vaiom.baselines.store import fit_or_load
+from vaiom.corpus.store import Corpus
 from vaiom.errors import DataError
 from vaiom.evaluation.scores import event_bits
-from vaiom.events.corpus import Corpus
 
 CONTEXT = 16
-TINY = {"width": 16, "num_heads": 2, "num_layers": 1, "context": CONTEXT, "steps": 4, "validate_every": 2}
+TINY = {
+    "width": 16,
+    "num_heads": 2,
+    "num_layers": 1,
+    "context": CONTEXT,
+    "steps": 4,
+    "validate_every": 2,
+}
 
 
 def tiny(name: str, **changes: object) -> Neural:
@@ -40,7 +49,9 @@ def test_probabilities_survive_the_cache(corpus: Corpus, name: str, tmp_path: Pa
     np.testing.assert_allclose(one.sum(axis=1), 1.0, atol=1e-5)
     again = tiny(name)
     again.fit = None  # type: ignore[assignment]  # a second fit would be an error here
-    np.testing.assert_array_equal(fit_or_load(again, corpus, CONTEXT, tmp_path).predict_proba(corpus, rows), one)
+    np.testing.assert_array_equal(
+        fit_or_load(again, corpus, CONTEXT, tmp_path).predict_proba(corpus, rows), one
+    )
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -53,7 +64,9 @@ def test_nothing_after_train_enters_a_fit(corpus: Corpus, name: str) -> None:
         columns[column][later] = rng.normal(0, 3, later.sum())
     columns["return_bucket"][later] = rng.integers(1, 17, later.sum())
     other = with_columns(corpus, **columns)
-    probs = [tiny(name).fit(each, train).predict_proba(corpus, train[:50]) for each in (corpus, other)]
+    probs = [
+        tiny(name).fit(each, train).predict_proba(corpus, train[:50]) for each in (corpus, other)
+    ]
     np.testing.assert_array_equal(*probs)
 
 
@@ -61,7 +74,10 @@ def test_tokens_see_return_buckets_and_nothing_else(corpus: Corpus) -> None:
     fit = tiny("return_tokens").fit(corpus, corpus.endpoints("train", CONTEXT))
     rows = corpus.endpoints("validation", CONTEXT)[:100]
     probs = fit.predict_proba(corpus, rows)
-    blind = {name: np.zeros_like(corpus.columns[name]) for name in ("gap_bucket", "vol_regime", "ret_z", "gap_z")}
+    blind = {
+        name: np.zeros_like(corpus.columns[name])
+        for name in ("gap_bucket", "vol_regime", "ret_z", "gap_z")
+    }
     np.testing.assert_array_equal(fit.predict_proba(with_columns(corpus, **blind), rows), probs)
     shuffled = with_columns(corpus, return_bucket=np.roll(corpus.columns["return_bucket"], 1))
     assert not np.array_equal(fit.predict_proba(shuffled, rows), probs)
@@ -72,7 +88,9 @@ def test_a_network_learns(corpus: Corpus) -> None:
     rows, train = corpus.endpoints("validation", CONTEXT), corpus.endpoints("train", CONTEXT)
     bits = {
         steps: event_bits(
-            tiny("gru", steps=steps, validate_every=steps).fit(corpus, train).predict_proba(corpus, rows),
+            tiny("gru", steps=steps, validate_every=steps)
+            .fit(corpus, train)
+            .predict_proba(corpus, rows),
             corpus.target_return[rows],
         ).mean()
         for steps in (1, 150)

@@ -1,4 +1,6 @@
-"""The quick baselines on real hourly bars, against figures that were computed independently of this package."""
+"""The quick baselines on real hourly bars, against figures that were computed independently of this
+package.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from vaiom.baselines.base import baseline
+from vaiom.corpus.build import build_corpus
 from vaiom.evaluation.scores import event_bits
-from vaiom.events.build import build_corpus
 
 
 @pytest.mark.slow

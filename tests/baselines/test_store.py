@@ -1,4 +1,6 @@
-"""Stored losses and fits, and the command that makes them: the same events or a refusal, one fit for all splits."""
+"""Stored losses and fits, and the command that makes them: the same events or a refusal, one fit
+for all splits.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ from vaiom.baselines.base import BASELINES, baseline
 from vaiom.baselines.counts import Frequency
 from vaiom.baselines.store import FITS_FOLDER, fit_or_load, load_losses, save_losses
 from vaiom.cli.main import main
+from vaiom.corpus.store import Corpus
+from vaiom.corpus.targets import at_horizon
 from vaiom.errors import DataError
-from vaiom.events.corpus import Corpus
-from vaiom.events.horizons import at_horizon
 from vaiom.files import canonical_json, sha256_of
 
 QUICK = ("frequency", "markov", "hour_of_week", "ewma_t")
@@ -52,7 +54,11 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
 
 
 def test_settings_are_those_of_the_published_figures() -> None:
-    found = {name: sha256_of(canonical_json(config)) for name in BASELINES if (config := baseline(name).config())}
+    found = {
+        name: sha256_of(canonical_json(config))
+        for name in BASELINES
+        if (config := baseline(name).config())
+    }
     assert {name: each[:8] for name, each in found.items()} == SETTINGS
 
 
@@ -145,8 +151,11 @@ def test_a_fit_is_made_once_and_again_for_other_events(corpus: Corpus, tmp_path:
     fit_or_load(Counted(), corpus, 64, tmp_path)
     assert Counted.fits == 2
     assert len(list((tmp_path / FITS_FOLDER).iterdir())) == 2
-    assert len({each.sha256 for each in (corpus, at_horizon(corpus, 4), at_horizon(corpus, 8))}) == 3
-    # Sums of bars are fitted by a newer rule than one bar; who learns bars has one fit for all sums.
+    assert (
+        len({each.sha256 for each in (corpus, at_horizon(corpus, 4), at_horizon(corpus, 8))}) == 3
+    )
+    # Sums of bars are fitted by a newer rule than one bar; who learns bars has one fit for all
+    # sums.
     fit_or_load(Counted(), at_horizon(corpus, 4), 512, tmp_path)
     keys = [json.loads(file.read_text()) for file in (tmp_path / FITS_FOLDER).glob("*/key.json")]
     assert sorted(key["fit_version"] for key in keys) == [1, 1, 2]
@@ -156,7 +165,10 @@ def test_a_fit_is_made_once_and_again_for_other_events(corpus: Corpus, tmp_path:
 
 
 def test_the_command_scores_stores_and_says_the_same(
-    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    corpus: Corpus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     command = ("baselines", corpus.path, "--out", tmp_path, "--only", ",".join(QUICK))
     assert run(monkeypatch, *command, "--json") == 0
@@ -166,7 +178,10 @@ def test_the_command_scores_stores_and_says_the_same(
     assert answer["events"] == len(corpus.endpoints("validation"))
     assert answer["bits"] == {name: float(stored[name].mean()) for name in QUICK}
     assert run(monkeypatch, *command, "--split", "test-h1") == 0
-    assert f"{load_losses(tmp_path, corpus, 'test-h1')['markov'].mean():.4f}" in capsys.readouterr().out
+    assert (
+        f"{load_losses(tmp_path, corpus, 'test-h1')['markov'].mean():.4f}"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,7 +204,9 @@ def test_the_command_refuses_before_it_fits_anything(
     words: tuple[str, ...],
     says: str,
 ) -> None:
-    assert run(monkeypatch, "baselines", corpus.path, "--out", tmp_path / "new", *words, "--json") == 2
+    assert (
+        run(monkeypatch, "baselines", corpus.path, "--out", tmp_path / "new", *words, "--json") == 2
+    )
     out, err = capsys.readouterr()
     assert out == ""
     assert says in err
@@ -204,7 +221,7 @@ sys.modules.update(dict.fromkeys(["lightgbm", "arch", "scipy", "polars", "pandas
 from pathlib import Path
 from vaiom.baselines.base import baseline
 from vaiom.baselines.store import load_losses
-from vaiom.events.corpus import open_corpus
+from vaiom.corpus.store import open_corpus
 corpus = open_corpus(sys.argv[1])
 train = corpus.endpoints("train")
 shapes = [baseline(n).fit(corpus, train).predict_proba(corpus, train[:2]).shape for n in ("markov", "hour_of_week")]

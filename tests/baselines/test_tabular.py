@@ -1,4 +1,6 @@
-"""A tabular network over the past of a row: it learns, survives storage, and reads nothing of what comes after."""
+"""A tabular network over the past of a row: it learns, survives storage, and reads nothing of what
+comes after.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from small_fits import with_columns
 from vaiom.baselines.counts import Frequency
 from vaiom.baselines.lightgbm import FEATURES, TreeConfig, split_holdout
 from vaiom.baselines.networks import Network, TabConfig, TabM
+from vaiom.corpus.store import Corpus
 from vaiom.errors import DataError
 from vaiom.evaluation.scores import event_bits
-from vaiom.events.corpus import Corpus
 
 SMALL: dict[str, Any] = {"members": 4, "width": 16, "num_layers": 2, "batch": 256, "epochs": 2}
 
@@ -32,9 +34,14 @@ def test_it_learns_and_survives_storage(corpus: Corpus, fit: TabM, tmp_path: Pat
     probs = fit.predict_proba(corpus, rows)
     np.testing.assert_allclose(probs.sum(axis=1), 1.0, atol=1e-5)
     buckets, plain = corpus.target_return[rows], Frequency().fit(corpus, corpus.endpoints("train"))
-    assert event_bits(probs, buckets).mean() < event_bits(plain.predict_proba(corpus, rows), buckets).mean()
+    assert (
+        event_bits(probs, buckets).mean()
+        < event_bits(plain.predict_proba(corpus, rows), buckets).mean()
+    )
     fit.save(tmp_path)
-    np.testing.assert_array_equal(TabM("tabm", **SMALL, device="cpu").load(tmp_path).predict_proba(corpus, rows), probs)
+    np.testing.assert_array_equal(
+        TabM("tabm", **SMALL, device="cpu").load(tmp_path).predict_proba(corpus, rows), probs
+    )
     file = tmp_path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-4])
     with pytest.raises(DataError, match="damaged"):
@@ -46,14 +53,18 @@ def test_nothing_after_a_row_changes_its_prediction(corpus: Corpus, fit: TabM) -
     columns = {name: np.array(values) for name, values in corpus.columns.items()}
     cut = int(corpus.endpoints("validation")[400])
     rng, rows = np.random.default_rng(5), np.arange(cut - 300, cut + 1)
-    later = slice(cut + 1, next(inside.stop for inside in corpus.asset_slices.values() if inside.stop > cut))
+    later = slice(
+        cut + 1, next(inside.stop for inside in corpus.asset_slices.values() if inside.stop > cut)
+    )
     for column in ("ret_z", "gap_z", "relative_log_vol", "log_ret"):
         columns[column][later] = rng.normal(0, 0.01, later.stop - later.start)
     columns["sigma20"][later] *= 7
     columns["return_bucket"][later] = rng.integers(1, 17, later.stop - later.start)
     other = with_columns(corpus, **columns)
     np.testing.assert_array_equal(fit.predict_proba(corpus, rows), fit.predict_proba(other, rows))
-    assert np.abs(fit.predict_proba(corpus, rows + 1) - fit.predict_proba(other, rows + 1)).max() > 0
+    assert (
+        np.abs(fit.predict_proba(corpus, rows + 1) - fit.predict_proba(other, rows + 1)).max() > 0
+    )
 
 
 def test_members_scale_the_inputs_share_their_layers_and_answer_each_for_itself() -> None:
@@ -71,20 +82,38 @@ def test_members_scale_the_inputs_share_their_layers_and_answer_each_for_itself(
     for row, standard in enumerate(([-1.0, 0.0, 8.0], [1.0, -2.0, 0.5])):
         inputs = np.array([*standard, *tensors["asset.weight"][assets[row]]])
         for member in range(2):
-            hidden = tensors["layers.0.weight"] @ (inputs * tensors["scaling"][member]) + tensors["layers.0.bias"]
-            expected[row, member] = np.maximum(hidden, 0) @ tensors["last"][member] + tensors["bias"][member]
+            hidden = (
+                tensors["layers.0.weight"] @ (inputs * tensors["scaling"][member])
+                + tensors["layers.0.bias"]
+            )
+            expected[row, member] = (
+                np.maximum(hidden, 0) @ tensors["last"][member] + tensors["bias"][member]
+            )
     np.testing.assert_allclose(network(x, assets).detach(), expected, atol=1e-5)
     shares = np.exp(expected) / np.exp(expected).sum(axis=-1, keepdims=True)
     np.testing.assert_allclose(network.probs(x, assets), shares.mean(axis=1), atol=1e-6)
 
 
-@pytest.mark.parametrize(("rate", "epochs"), [(2e-3, 3), (0.5, 30)], ids=["improves", "runs out of patience"])
+@pytest.mark.parametrize(
+    ("rate", "epochs"), [(2e-3, 3), (0.5, 30)], ids=["improves", "runs out of patience"]
+)
 def test_a_fit_is_what_its_words_say(corpus: Corpus, rate: float, epochs: int) -> None:
-    """The same in plain steps: Adam, shuffled batches, the epoch that is best on the latest tenth of Train."""
+    """The same in plain steps: Adam, shuffled batches, the epoch that is best on the latest tenth
+    of Train.
+    """
     told: list[tuple[int, int, str]] = []
-    changes: dict[str, Any] = {"members": 2, "width": 8, "num_layers": 1, "batch": 512, "epochs": epochs, "patience": 2}
+    changes: dict[str, Any] = {
+        "members": 2,
+        "width": 8,
+        "num_layers": 1,
+        "batch": 512,
+        "epochs": epochs,
+        "patience": 2,
+    }
     rows = corpus.endpoints("train")[::3]
-    made = TabM("tabm", lambda *words: told.append(words), device="cpu", learning_rate=rate, **changes)
+    made = TabM(
+        "tabm", lambda *words: told.append(words), device="cpu", learning_rate=rate, **changes
+    )
     made.fit(corpus, rows)
     latest = TreeConfig(chronological=True, holdout_share=0.1)
     learned, held_out = split_holdout(rows, corpus.target_timestamps[rows], latest)
@@ -100,8 +129,12 @@ def test_a_fit_is_what_its_words_say(corpus: Corpus, rate: float, epochs: int) -
     network = Network(x.shape[1], 3, made.settings)
     with torch.no_grad():
         network.get_buffer("centre").copy_(x.nanmean(dim=0).nan_to_num(0.0))
-        network.get_buffer("spread").copy_(torch.from_numpy(np.nan_to_num(np.nanstd(x.double(), axis=0))).clamp(1e-6))
-        network.bias.copy_(torch.tensor([1.0 + int((buckets == each).sum()) for each in range(1, 17)]).log())
+        network.get_buffer("spread").copy_(
+            torch.from_numpy(np.nan_to_num(np.nanstd(x.double(), axis=0))).clamp(1e-6)
+        )
+        network.bias.copy_(
+            torch.tensor([1.0 + int((buckets == each).sum()) for each in range(1, 17)]).log()
+        )
     optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=3e-4)
     draw, found = torch.Generator().manual_seed(17), []
     for _ in range(epochs):
@@ -120,8 +153,12 @@ def test_a_fit_is_what_its_words_say(corpus: Corpus, rate: float, epochs: int) -
             kept = copy.deepcopy(network)
         if len(found) - 1 - best == 2:
             break
-    assert [(done, of) for done, of, _ in told] == [(epoch, epochs) for epoch in range(1, len(found) + 1)]
+    assert [(done, of) for done, of, _ in told] == [
+        (epoch, epochs) for epoch in range(1, len(found) + 1)
+    ]
     assert [float(what.split()[2]) for _, _, what in told] == pytest.approx(found, abs=1e-3)
     assert (len(found) < epochs) == (rate == 0.5)
     for name, tensor in kept.state_dict().items():
-        torch.testing.assert_close(made.network_.state_dict()[name], tensor, atol=1e-3, rtol=1e-3, msg=name)
+        torch.testing.assert_close(
+            made.network_.state_dict()[name], tensor, atol=1e-3, rtol=1e-3, msg=name
+        )

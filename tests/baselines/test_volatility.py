@@ -27,14 +27,20 @@ from vaiom.baselines.volatility import (
     fit_student,
     student_buckets,
 )
-from vaiom.events.corpus import Corpus
-from vaiom.events.horizons import slot_of_week
+from vaiom.corpus.store import Corpus
+from vaiom.corpus.targets import slot_of_week
 
-EDGES = np.array([-np.inf, -8, -5, -3, -2, -1, -0.6, -0.26, 0.01, 0.28, 0.63, 1, 2, 3, 5, 8, np.inf])
+EDGES = np.array(
+    [-np.inf, -8, -5, -3, -2, -1, -0.6, -0.26, 0.01, 0.28, 0.63, 1, 2, 3, 5, 8, np.inf]
+)
 
 
 def student_density(x: np.ndarray, degrees: float) -> np.ndarray:
-    log_norm = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - 0.5 * math.log(degrees * math.pi)
+    log_norm = (
+        math.lgamma((degrees + 1) / 2)
+        - math.lgamma(degrees / 2)
+        - 0.5 * math.log(degrees * math.pi)
+    )
     return np.exp(log_norm - (degrees + 1) / 2 * np.log1p(x**2 / degrees))
 
 
@@ -47,7 +53,9 @@ def test_bucket_probabilities_are_areas_under_the_density(degrees: float, scale:
         area = trapezoid(student_density(x, degrees), x)
         assert probs[bucket] == pytest.approx(area, rel=1e-5, abs=1e-9)
     assert probs.sum() == pytest.approx(1.0)
-    np.testing.assert_allclose(student_buckets(-EDGES[::-1] / scale, degrees)[::-1], probs, rtol=1e-12)
+    np.testing.assert_allclose(
+        student_buckets(-EDGES[::-1] / scale, degrees)[::-1], probs, rtol=1e-12
+    )
 
 
 def test_the_fit_finds_the_student_that_made_the_counts() -> None:
@@ -67,7 +75,9 @@ def test_ewma_t_gives_each_asset_its_own_fit_and_a_new_one_the_pooled(corpus: Co
     first, second = corpus.asset_slices.values()
     half = EwmaT().fit(corpus, train[train < first.stop])
     expected = student_buckets(edges / half.pooled_[0], half.pooled_[1])
-    np.testing.assert_allclose(half.predict_proba(corpus, np.array([second.start + 700]))[0], expected)
+    np.testing.assert_allclose(
+        half.predict_proba(corpus, np.array([second.start + 700]))[0], expected
+    )
 
 
 @given(seed=st.integers(0, 2**32 - 1), size=st.integers(0, 60), missing=st.floats(0, 1))
@@ -103,11 +113,15 @@ def test_garch_probabilities_are_areas_between_the_edges_in_log_returns(corpus: 
     rows = corpus.endpoints("validation")[::400]
     probs = fit.predict_proba(corpus, rows)
     for row, got in zip(rows, probs, strict=True):
-        symbol, inside = next((s, i) for s, i in corpus.asset_slices.items() if i.start <= row < i.stop)
+        symbol, inside = next(
+            (s, i) for s, i in corpus.asset_slices.items() if i.start <= row < i.stop
+        )
         model = fit.models_[symbol]
         variance = model.next_variance(clean_returns(corpus, slice(inside.start, row + 1)))[-1]
         deviation = math.sqrt(variance)
-        unit = math.sqrt(model.degrees / (model.degrees - 2)) / deviation  # from log returns to a unit-scale Student-t
+        unit = (
+            math.sqrt(model.degrees / (model.degrees - 2)) / deviation
+        )  # from log returns to a unit-scale Student-t
         bounds = corpus.edges["return"] * corpus.sigma20[row]
         for bucket in range(1, 15):
             x = np.linspace(bounds[bucket], bounds[bucket + 1], 4_001)
@@ -117,7 +131,9 @@ def test_garch_probabilities_are_areas_between_the_edges_in_log_returns(corpus: 
 
 def test_the_scale_that_made_returns_is_found() -> None:
     rng = np.random.default_rng(4)
-    regressors = np.stack([np.ones(20_000), rng.normal(-7, 1, 20_000), rng.normal(0, 0.5, 20_000)], axis=1)
+    regressors = np.stack(
+        [np.ones(20_000), rng.normal(-7, 1, 20_000), rng.normal(0, 0.5, 20_000)], axis=1
+    )
     returns = np.exp(regressors @ [-1.0, 0.7, 0.4]) * rng.standard_t(5.0, 20_000)
     *weights, degrees = fit_scale(regressors, returns)
     assert (np.abs(np.subtract(weights, [-1.0, 0.7, 0.4])) < [0.1, 0.015, 0.03]).all()
@@ -125,7 +141,9 @@ def test_the_scale_that_made_returns_is_found() -> None:
 
 
 def test_no_nearby_scale_makes_the_returns_more_probable() -> None:
-    """Against the density of the library, at the found coefficients and one step to each side of every one."""
+    """Against the density of the library, at the found coefficients and one step to each side of
+    every one.
+    """
     from scipy.stats import t as student
 
     rng = np.random.default_rng(5)
@@ -134,7 +152,9 @@ def test_no_nearby_scale_makes_the_returns_more_probable() -> None:
     found = np.array(fit_scale(regressors, returns))
 
     def nats(point: np.ndarray) -> float:
-        return -float(student.logpdf(returns, point[-1], scale=np.exp(regressors @ point[:-1])).mean())
+        return -float(
+            student.logpdf(returns, point[-1], scale=np.exp(regressors @ point[:-1])).mean()
+        )
 
     for place, step in ((0, 0.005), (1, 0.005), (2, 0.05)):
         for sign in (-1, 1):
@@ -155,11 +175,16 @@ def test_har_reads_ranges_of_a_bar_a_day_and_a_week_and_the_clock(
     slots = slot_of_week(corpus.columns["timestamp"], timeframe)
     for row, got in zip(rows, fit._regressors(corpus, rows, symbol), strict=True):
         span = slice(row + 1 - 120, row + 1)
-        ranges = corpus.columns["range_z"][span].astype(float) * corpus.columns["sigma20"][row - 120 : row]
+        ranges = (
+            corpus.columns["range_z"][span].astype(float)
+            * corpus.columns["sigma20"][row - 120 : row]
+        )
         squares = np.where(ranges > 0, ranges**2, np.nan)
         wanted = [np.log(np.sqrt(np.nanmean(squares[-bars:]))) for bars in windows]
         np.testing.assert_allclose(got[1:4], wanted, rtol=1e-6)
-        np.testing.assert_allclose(got[[0, 4, 5]], [1, *np.log(fit.sizes_[2, slots[[row, row - 1]]])])
+        np.testing.assert_allclose(
+            got[[0, 4, 5]], [1, *np.log(fit.sizes_[2, slots[[row, row - 1]]])]
+        )
     probs = fit.predict_proba(corpus, rows)
     *weights, degrees = fit.models_[symbol]
     scales = np.exp(fit._regressors(corpus, rows, symbol) @ weights)
@@ -174,12 +199,16 @@ def test_a_bar_without_a_range_counts_as_a_hundredth_of_the_week(corpus: Corpus)
     flat[row] = 0
     [got] = fit._regressors(with_columns(corpus, range_z=flat), np.array([row]), symbol)
     assert got[1] == pytest.approx(got[3] + math.log(0.01))
-    [nothing] = fit._regressors(with_columns(corpus, range_z=np.zeros_like(flat)), np.array([row]), symbol)
+    [nothing] = fit._regressors(
+        with_columns(corpus, range_z=np.zeros_like(flat)), np.array([row]), symbol
+    )
     np.testing.assert_allclose(nothing[1:4], math.log(1e-8))
 
 
 @pytest.mark.parametrize("kind", [EwmaT, HarT])
-def test_an_asset_is_fitted_from_five_hundred_events_on(corpus: Corpus, kind: type[EwmaT] | type[HarT]) -> None:
+def test_an_asset_is_fitted_from_five_hundred_events_on(
+    corpus: Corpus, kind: type[EwmaT] | type[HarT]
+) -> None:
     first, second = corpus.asset_slices.values()
     train = corpus.endpoints("train")
     of_first, of_second = train[train < first.stop], train[train >= second.start]
@@ -189,7 +218,9 @@ def test_an_asset_is_fitted_from_five_hundred_events_on(corpus: Corpus, kind: ty
         assert list(fitted) == list(corpus.asset_slices)[: 2 if count == 500 else 1]
 
 
-def test_seasonal_garch_divides_by_the_usual_size_of_the_hour(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seasonal_garch_divides_by_the_usual_size_of_the_hour(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[np.ndarray] = []
     model = Garch(omega=1e-8, alpha=0.1, beta=0.85, degrees=4.0, start=2e-6)
 
@@ -205,17 +236,28 @@ def test_seasonal_garch_divides_by_the_usual_size_of_the_hour(corpus: Corpus, mo
     slots = slot_of_week(corpus.columns["timestamp"], "1h")
     rows = corpus.endpoints("validation")[::500]
     probs = fit.predict_proba(corpus, rows)
-    for asset, (inside, returns) in enumerate(zip(corpus.asset_slices.values(), seen, strict=True), start=1):
+    for asset, (inside, returns) in enumerate(
+        zip(corpus.asset_slices.values(), seen, strict=True), start=1
+    ):
         own = train[(train >= inside.start) & (train < inside.stop)]
-        # Through the target of the last event, each return over what is usual after the slot before it.
+        # Through the target of the last event, each return over what is usual after the slot before
+        # it.
         through = slice(inside.start, int(own.max()) + 2)
         usual = fit.sizes_[asset, slots[inside.start : through.stop - 1]]
         np.testing.assert_allclose(returns, clean_returns(corpus, through) / [1.0, *usual])
-        follows = {slot: Counter(slots[own[slots[own] == slot] + 1].tolist()) for slot in range(fit.sizes_.shape[1])}
+        follows = {
+            slot: Counter(slots[own[slots[own] == slot] + 1].tolist())
+            for slot in range(fit.sizes_.shape[1])
+        }
         for slot, after in follows.items():
             most = max(after.values(), default=0)
-            assert fit.follows_[asset, slot] in ([each for each in after if after[each] == most] or [slot + 1, 0])
-        everything = clean_returns(corpus, inside) / [1.0, *fit.sizes_[asset, slots[inside.start : inside.stop - 1]]]
+            assert fit.follows_[asset, slot] in (
+                [each for each in after if after[each] == most] or [slot + 1, 0]
+            )
+        everything = clean_returns(corpus, inside) / [
+            1.0,
+            *fit.sizes_[asset, slots[inside.start : inside.stop - 1]],
+        ]
         variance = model.next_variance(everything)
         for row, got in zip(rows, probs, strict=True):
             if inside.start <= row < inside.stop:

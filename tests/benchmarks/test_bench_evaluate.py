@@ -19,6 +19,8 @@ def test_both_ways_are_measured() -> None:
 
 
 def test_another_answer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "return_log_probs", lambda logits: torch.zeros(len(logits["return"]), 32, 16))
+    monkeypatch.setattr(
+        evaluate, "return_log_probs", lambda logits: torch.zeros(len(logits["return"]), 32, 16)
+    )
     with pytest.raises(VaiomError, match="differ"):
         evaluate.measure(MODEL, windows=70, repeats=1)

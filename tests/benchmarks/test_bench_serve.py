@@ -10,10 +10,12 @@ from benchmarks import serve
 from benchmarks.load import post, run_load
 from vaiom.errors import VaiomError
 from vaiom.model.config import ModelConfig
-from vaiom.simulate.market import MarketConfig
+from vaiom.simulation.market import MarketConfig
 
 PLAIN = ModelConfig(width=16, num_heads=2, num_layers=1, context=32)
-MODEL = ModelConfig(width=16, num_heads=2, num_layers=1, context=32, positions="rotary", attention_window=8)
+MODEL = ModelConfig(
+    width=16, num_heads=2, num_layers=1, context=32, positions="rotary", attention_window=8
+)
 
 
 def test_both_servers_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,20 @@ import pytest
 
 from benchmarks import stream
 from vaiom.errors import VaiomError
-from vaiom.events.fields import CROSS_FIELDS
 from vaiom.experiments.registry import experiment
+from vaiom.features.fields import CROSS_FIELDS
 from vaiom.model.config import ModelConfig
-from vaiom.simulate.market import MarketConfig
+from vaiom.simulation.market import MarketConfig
 
 MODEL = ModelConfig(
-    width=16, num_heads=2, num_layers=2, context=32, positions="rotary", attention_window=8,
+    width=16,
+    num_heads=2,
+    num_layers=2,
+    context=32,
+    positions="rotary",
+    attention_window=8,
     fields=("ret_z", *CROSS_FIELDS),
-)  # fmt: skip
+)
 MARKET = MarketConfig(assets=2, bars=20_000)
 
 

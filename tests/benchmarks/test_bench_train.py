@@ -7,9 +7,9 @@ import torch
 
 from benchmarks import train
 from strategies import random_bars
+from vaiom.corpus.build import CorpusConfig, build_corpus
+from vaiom.corpus.store import Corpus
 from vaiom.errors import VaiomError
-from vaiom.events.build import CorpusConfig, build_corpus
-from vaiom.events.corpus import Corpus
 from vaiom.market.folder import write_symbol
 from vaiom.model.config import ModelConfig
 from vaiom.training.experiment import TrainConfig

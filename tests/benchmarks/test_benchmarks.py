@@ -15,7 +15,7 @@ from benchmarks.race import race, reference_library
 from vaiom.errors import ConfigError, VaiomError
 from vaiom.market.folder import write_symbol
 from vaiom.market.resample import resample
-from vaiom.simulate.market import MarketConfig, simulate
+from vaiom.simulation.market import MarketConfig, simulate
 
 
 def test_events_of_a_folder_run_from_the_registry(tmp_path: Path) -> None:
@@ -71,7 +71,9 @@ def test_made_up_minutes_go_on_from_block_to_block_and_rest_at_weekends(
     assert sorted(stamps.diff().drop_nulls().dt.total_minutes().unique()) == [1, 2 * 24 * 60 + 1]
 
 
-def test_a_folder_of_hours_does_not_stand_in_for_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_hours_does_not_stand_in_for_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(bars, "RACE_ROWS", 600)
     hours = resample(bars.minutes(0, 6_000), "1h")
     write_symbol(tmp_path, "HOURS", hours)
@@ -84,7 +86,9 @@ def test_a_folder_of_hours_does_not_stand_in_for_minutes(tmp_path: Path, monkeyp
 
 def test_startup_runs_and_an_empty_help_is_an_error() -> None:
     measured = startup.run(repeats=1)
-    assert measured.extra["difference_seconds"] == measured.ours_seconds - measured.reference_seconds
+    assert (
+        measured.extra["difference_seconds"] == measured.ours_seconds - measured.reference_seconds
+    )
     with pytest.raises(VaiomError, match="printed no help"):
         startup.require_help("")
 

@@ -1,4 +1,6 @@
-"""The pandas reference itself: rules on bars written by hand, and the figures known of the real bars."""
+"""The pandas reference itself: rules on bars written by hand, and the figures known of the real
+bars.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ SPLITS = {
 
 def bars_of(opens: list[float | None], closes: list[float | None]) -> pd.DataFrame:
     stamps = pd.date_range("2023-01-02", periods=len(closes), freq="h")
-    return pd.DataFrame({"Datetime": stamps, "Open": opens, "Close": closes}).astype({"Open": float, "Close": float})
+    return pd.DataFrame({"Datetime": stamps, "Open": opens, "Close": closes}).astype(
+        {"Open": float, "Close": float}
+    )
 
 
 def test_masks_of_bars_written_by_hand() -> None:
@@ -75,7 +79,9 @@ def test_edges_collapse_and_values_on_an_edge_fall_below_it() -> None:
 
 
 def test_counts_and_edges_of_the_real_bars(shared_data: Path) -> None:
-    bars = {symbol: frame.to_pandas() for symbol, frame in read_bars(shared_data / "bars_1h").items()}
+    bars = {
+        symbol: frame.to_pandas() for symbol, frame in read_bars(shared_data / "bars_1h").items()
+    }
     made = reference.events(bars)
     counts = {
         split: sum(len(reference.endpoints(frame, start, end)) for frame in made.values())

@@ -30,11 +30,16 @@ Vaiom = Callable[..., Ran]
 
 def listing(folder: Path) -> dict[str, bytes | None]:
     """Every path below a folder, hidden ones too, and the content of the files."""
-    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in folder.rglob("*")}
+    return {
+        str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None
+        for p in folder.rglob("*")
+    }
 
 
 def require_refusal(ran: Ran, *says: str) -> None:
-    """Exit 2 and one message on stderr, after whatever progress there was; it says all of `says`."""
+    """Exit 2 and one message on stderr, after whatever progress there was; it says all of
+    `says`.
+    """
     assert ran.code == 2, ran.err
     assert ran.out == ""
     assert "Traceback" not in ran.err

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vaiom.simulate.market import MarketConfig, write_market
+from vaiom.simulation.market import MarketConfig, write_market
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def corpus(market: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from vaiom.events.build import build_corpus
+    from vaiom.corpus.build import build_corpus
 
     folder = tmp_path_factory.mktemp("corpora") / "corpus"
     build_corpus(market, folder)

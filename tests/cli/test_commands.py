@@ -1,4 +1,6 @@
-"""Every command does what it says: exit 0, the files it promises, one JSON object on stdout where that is asked for."""
+"""Every command does what it says: exit 0, the files it promises, one JSON object on stdout where
+that is asked for.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,13 @@ import vaiom as package
 from market import feed_server
 from strategies import random_bars
 from vaiom.cli.main import app
+from vaiom.corpus.store import open_corpus
 from vaiom.errors import ConfigError
-from vaiom.events.corpus import open_corpus
-from vaiom.experiments.engine import Engine
 from vaiom.experiments.registry import EXPERIMENTS, SHOWN
+from vaiom.experiments.tasks import Engine
 from vaiom.files import write_json
 from vaiom.market.folder import BAR_COLUMNS, read_bars, write_symbol
-from vaiom.simulate.market import MarketConfig
+from vaiom.simulation.market import MarketConfig
 
 SYMBOLS = ["SIM01USD", "SIM02USD"]
 FIRST_DAY = date(2019, 2, 4)
@@ -58,12 +60,16 @@ def names_in(folder: Path) -> list[str]:
 # The program itself
 
 
-def test_help_says_the_defaults_of_the_market_and_of_the_splits(vaiom: Vaiom, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_says_the_defaults_of_the_market_and_of_the_splits(
+    vaiom: Vaiom, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     simulate, market = vaiom("data", "simulate", "--help").out, MarketConfig()
     for name in ("assets", "bars", "timeframe", "seed", "correlation"):
         assert re.search(rf"--{name} .*\[default: {getattr(market, name)}\]", simulate), name
-    assert package.SplitConfig().to_options() in " ".join(vaiom("corpus", "build", "--help").out.split())
+    assert package.SplitConfig().to_options() in " ".join(
+        vaiom("corpus", "build", "--help").out.split()
+    )
 
 
 def test_what_was_promised_is_there() -> None:
@@ -105,7 +111,9 @@ def test_without_words_it_helps_and_a_bug_is_shown_plainly(
     assert capsys.readouterr().err.startswith("Traceback")
 
 
-def test_an_experiment_is_shown_for_the_vocabulary_of_a_corpus(vaiom: Vaiom, corpus: Path, tmp_path: Path) -> None:
+def test_an_experiment_is_shown_for_the_vocabulary_of_a_corpus(
+    vaiom: Vaiom, corpus: Path, tmp_path: Path
+) -> None:
     left = len(EXPERIMENTS) - len(SHOWN)
     assert f"{left} more, variants of these: vaiom experiments --all" in vaiom("experiments").err
     assert vaiom("experiments", "--all").err == ""
@@ -114,11 +122,15 @@ def test_an_experiment_is_shown_for_the_vocabulary_of_a_corpus(vaiom: Vaiom, cor
     [rows, *_] = damaged.rglob("*.npy")
     rows.write_bytes(rows.read_bytes()[:-1] + b"x")
     assert vaiom("corpus", "show", damaged).code == 2
-    shown = vaiom("experiments", "demo", "--corpus", damaged)  # of which the vocabulary alone is read
+    shown = vaiom(
+        "experiments", "demo", "--corpus", damaged
+    )  # of which the vocabulary alone is read
     assert f"with the vocabulary of {damaged}" in shown.out.replace("\n", "")
 
 
-@pytest.mark.parametrize("words", [["dat"], ["data", "chek"], ["data", "check"], ["corpus", "build", "x"], ["--nope"]])
+@pytest.mark.parametrize(
+    "words", [["dat"], ["data", "chek"], ["data", "check"], ["corpus", "build", "x"], ["--nope"]]
+)
 def test_a_slip_of_the_fingers_is_exit_2(vaiom: Vaiom, words: list[str]) -> None:
     ran = vaiom(*words)
     assert ran.code == 2
@@ -133,7 +145,11 @@ def test_simulate(vaiom: Vaiom, tmp_path: Path) -> None:
     asked = ("data", "simulate", "--assets", 2, "--bars", 300, "--seed", 5)
     answer = vaiom(*asked, "--out", tmp_path / "bars", "--json").json()
     assert list(answer["symbols"]) == SYMBOLS
-    assert names_in(tmp_path / "bars") == [*(f"{symbol}.parquet" for symbol in SYMBOLS), "manifest.json", "truth"]
+    assert names_in(tmp_path / "bars") == [
+        *(f"{symbol}.parquet" for symbol in SYMBOLS),
+        "manifest.json",
+        "truth",
+    ]
     bars = read_bars(tmp_path / "bars")["SIM01USD"]
     assert bars.columns == list(BAR_COLUMNS)
     assert len(bars) == 300
@@ -145,23 +161,36 @@ def test_simulate(vaiom: Vaiom, tmp_path: Path) -> None:
 
 def test_import_resample_and_check(vaiom: Vaiom, tmp_path: Path) -> None:
     minutes = random_bars(3_000, start=datetime(2023, 1, 2)).with_columns(
-        Datetime=pl.datetime_range(datetime(2023, 1, 2), interval="1m", end=datetime(2023, 1, 4, 1, 59), eager=True)
+        Datetime=pl.datetime_range(
+            datetime(2023, 1, 2), interval="1m", end=datetime(2023, 1, 4, 1, 59), eager=True
+        )
     )
     source = tmp_path / "eurusd.csv"
     minutes.write_csv(source)
-    answer = vaiom("data", "import", source, "--shift", "2h", "--out", tmp_path / "minutes", "--json").json()
+    answer = vaiom(
+        "data", "import", source, "--shift", "2h", "--out", tmp_path / "minutes", "--json"
+    ).json()
     assert answer["symbols"]["EURUSD"]["rows"] == 3_000
     assert answer["symbols"]["EURUSD"]["first"] == "2023-01-02T02:00:00"
     assert answer["symbols"]["EURUSD"]["clock"] == {"shift": "2h", "utc": False}
     assert names_in(tmp_path / "minutes") == ["EURUSD.parquet", "manifest.json"]
     minutes.rename({"Close": "bid=last"}).write_csv(source)
-    assert vaiom("data", "import", source, "--column", "Close=bid=last", "--out", tmp_path / "renamed").code == 0
+    assert (
+        vaiom(
+            "data", "import", source, "--column", "Close=bid=last", "--out", tmp_path / "renamed"
+        ).code
+        == 0
+    )
     assert read_bars(tmp_path / "renamed")["EURUSD"]["Close"].equals(minutes["Close"])
 
-    answer = vaiom("data", "resample", tmp_path / "minutes", "--to", "1h", "--out", tmp_path / "1h", "--json").json()
+    answer = vaiom(
+        "data", "resample", tmp_path / "minutes", "--to", "1h", "--out", tmp_path / "1h", "--json"
+    ).json()
     assert (answer["timeframe"], answer["symbols"]["EURUSD"]["rows"]) == ("1h", 50)
     assert len(read_bars(tmp_path / "1h")["EURUSD"]) == 50
-    assert vaiom("data", "resample", tmp_path / "1h", "--to", "4H", "--out", tmp_path / "4h").code == 0
+    assert (
+        vaiom("data", "resample", tmp_path / "1h", "--to", "4H", "--out", tmp_path / "4h").code == 0
+    )
 
     for folder, timeframe in (("minutes", "1min"), ("1h", "1h"), ("4h", "4h")):
         shown = vaiom("data", "check", tmp_path / folder)
@@ -174,9 +203,9 @@ def test_import_resample_and_check(vaiom: Vaiom, tmp_path: Path) -> None:
 def test_import_says_what_it_changed(vaiom: Vaiom, tmp_path: Path) -> None:
     source = tmp_path / "eurusd.csv"
     bars = random_bars(40)
-    pl.concat([bars[20:], bars[:20], bars[:3]]).with_columns(Low=pl.col("Low").replace(bars["Low"][7], -1.0)).write_csv(
-        source
-    )
+    pl.concat([bars[20:], bars[:20], bars[:3]]).with_columns(
+        Low=pl.col("Low").replace(bars["Low"][7], -1.0)
+    ).write_csv(source)
     shown = vaiom("data", "import", source, "--repair", "--out", tmp_path / "bars")
     assert shown.code == 0
     for change in ("rows reordered", "repeated stamps dropped", "unusable rows dropped"):
@@ -187,10 +216,15 @@ def test_import_says_which_files_of_a_folder_it_passed_over(vaiom: Vaiom, tmp_pa
     folder = tmp_path / "prices"
     folder.mkdir()
     random_bars(40).write_csv(folder / "EURUSD.csv")
-    random_bars(40).with_columns(pl.col("Datetime").dt.to_string("iso:strict")).write_json(folder / "GBPUSD.json")
+    random_bars(40).with_columns(pl.col("Datetime").dt.to_string("iso:strict")).write_json(
+        folder / "GBPUSD.json"
+    )
     (folder / ".hidden").write_text("of a file manager")
     said = vaiom("data", "import", folder, "--out", tmp_path / "some").err
-    assert "note: 1 files of other kinds were passed over: GBPUSD.json; name those that hold bars" in said
+    assert (
+        "note: 1 files of other kinds were passed over: GBPUSD.json; name those that hold bars"
+        in said
+    )
     said = vaiom("data", "import", folder, folder / "GBPUSD.json", "--out", tmp_path / "all").err
     assert "passed over" not in said
     assert [*read_bars(tmp_path / "all")] == ["EURUSD", "GBPUSD"]
@@ -199,12 +233,19 @@ def test_import_says_which_files_of_a_folder_it_passed_over(vaiom: Vaiom, tmp_pa
 def test_check_reports_what_it_finds(vaiom: Vaiom, tmp_path: Path, market: Path) -> None:
     bars = read_bars(market)["SIM01USD"]
     stamps = bars["Datetime"][900, 901]
-    wrong = bars.with_columns(High=pl.when(pl.col("Datetime").is_in(stamps.implode())).then(0.1).otherwise("High"))
+    wrong = bars.with_columns(
+        High=pl.when(pl.col("Datetime").is_in(stamps.implode())).then(0.1).otherwise("High")
+    )
     write_symbol(tmp_path, "EURUSD", wrong)
     answer = vaiom("data", "check", tmp_path, "--json").json()
     [found] = [finding for finding in answer["findings"] if finding["kind"] == "ohlc_sense"]
     assert (found["symbol"], found["count"], len(found["examples"])) == ("EURUSD", 2, 2)
-    assert {row["split"] for row in answer["splits"]} >= {"train", "validation", "test-h1", "test-h2"}
+    assert {row["split"] for row in answer["splits"]} >= {
+        "train",
+        "validation",
+        "test-h1",
+        "test-h2",
+    }
     shown = vaiom("data", "check", tmp_path)
     assert "ohlc_sense" in shown.out
     assert [each in shown.out for each in found["examples"]] == [True, False]  # the first of them
@@ -218,15 +259,26 @@ def test_an_asset_with_few_train_events_is_named(vaiom: Vaiom, tmp_path: Path) -
     [found, none] = [each for each in answer["findings"] if each["kind"] == "few_train_events"]
     assert (found["symbol"], none["symbol"], none["count"]) == ("GBPUSD", "USDCHF", 0)
     assert 50 < found["count"] < 150
-    later = ("--validation", "2024-01-01:2024-01-05", "--test", "2024-01-05:2024-01-10", "--train-end", "2024-01-01")
+    later = (
+        "--validation",
+        "2024-01-01:2024-01-05",
+        "--test",
+        "2024-01-05:2024-01-10",
+        "--train-end",
+        "2024-01-01",
+    )
     built = vaiom("corpus", "build", tmp_path / "bars", "--out", tmp_path / "corpus", *later)
     assert f"GBPUSD has {found['count']} Train events" in built.err
     assert "EURUSD has" not in built.err
 
 
 @pytest.mark.parametrize("timeframe", ["4h", "1d"])
-def test_check_takes_bars_for_what_they_are(vaiom: Vaiom, market: Path, tmp_path: Path, timeframe: str) -> None:
-    assert vaiom("data", "resample", market, "--to", timeframe, "--out", tmp_path / "bars").code == 0
+def test_check_takes_bars_for_what_they_are(
+    vaiom: Vaiom, market: Path, tmp_path: Path, timeframe: str
+) -> None:
+    assert (
+        vaiom("data", "resample", market, "--to", timeframe, "--out", tmp_path / "bars").code == 0
+    )
     answer = vaiom("data", "check", tmp_path / "bars", "--json").json()
     assert "corpus_problem" not in answer
     assert answer["splits"]
@@ -234,7 +286,10 @@ def test_check_takes_bars_for_what_they_are(vaiom: Vaiom, market: Path, tmp_path
 
 def test_check_of_bars_too_short_for_a_corpus(vaiom: Vaiom, tmp_path: Path) -> None:
     write_symbol(tmp_path, "EURUSD", random_bars(5))
-    assert "Train holds no usable event" in vaiom("data", "check", tmp_path, "--json").json()["corpus_problem"]
+    assert (
+        "Train holds no usable event"
+        in vaiom("data", "check", tmp_path, "--json").json()["corpus_problem"]
+    )
     shown = vaiom("data", "check", tmp_path)
     assert shown.code == 0
     assert "cannot become a corpus" in shown.err
@@ -246,7 +301,17 @@ def test_download(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.delenv(name.upper(), raising=False)
     with feed_server.running() as server:
         server.files = feed_server.made_up_feed("EURUSD", FIRST_DAY, 2)
-        asked = ("data", "download", "EURUSD", "--from", "2019-02-04", "--to", "2019-02-06", "--out", tmp_path / "bars")
+        asked = (
+            "data",
+            "download",
+            "EURUSD",
+            "--from",
+            "2019-02-04",
+            "--to",
+            "2019-02-06",
+            "--out",
+            tmp_path / "bars",
+        )
         first = vaiom(*asked, "--base-url", server.url)
         assert first.code == 0, first.err
         assert "EURUSD" in first.out
@@ -262,13 +327,17 @@ def test_download(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 # Corpora
 
 
-def test_build_and_show(vaiom: Vaiom, market: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_and_show(
+    vaiom: Vaiom, market: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "classes.toml").write_text('SIM02USD = "spot"\n')
     words = ("corpus", "build", market, "--classes", tmp_path / "classes.toml", "--json")
     built = vaiom(*words, "--out", tmp_path / "c")
     answer = built.json()
     assert vaiom(*words, "--out", tmp_path / "elsewhere", "--workers", 2).json() == answer
-    require_refusal(vaiom(*words, "--out", tmp_path / "d", "--engine", "steam"), "local, ray", "steam")
+    require_refusal(
+        vaiom(*words, "--out", tmp_path / "d", "--engine", "steam"), "local, ray", "steam"
+    )
     asked: list[dict[str, Any]] = []
 
     def keep(*_: object, **options: Any) -> None:
@@ -278,7 +347,9 @@ def test_build_and_show(vaiom: Vaiom, market: Path, tmp_path: Path, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr("vaiom.build_corpus", keep)
         for more in ((), ("--workers", 2)):
-            require_refusal(vaiom("corpus", "build", market, "--out", tmp_path / "d", *more), "enough seen")
+            require_refusal(
+                vaiom("corpus", "build", market, "--out", tmp_path / "d", *more), "enough seen"
+            )
     assert [each.get("engine") for each in asked] == [None, Engine(workers=2, device="cpu")]
     assert all(each["covered"] for each in asked)
     (tmp_path / "classes.json").write_text('{"SIM02USD": "spot"}')
@@ -296,15 +367,29 @@ def test_build_and_show(vaiom: Vaiom, market: Path, tmp_path: Path, monkeypatch:
     shown = vaiom("corpus", "show", tmp_path / "c")
     assert shown.code == 0
     assert shown.err == ""
-    for fact in ("SIM02USD", f"{answer['events']['train']:,}", answer["tokenizer_sha256"], "insufficient"):
+    for fact in (
+        "SIM02USD",
+        f"{answer['events']['train']:,}",
+        answer["tokenizer_sha256"],
+        "insufficient",
+    ):
         assert fact in shown.out
 
 
 def test_boundaries_move_together_or_one_by_one(vaiom: Vaiom, market: Path, tmp_path: Path) -> None:
-    moved = vaiom("corpus", "build", market, "--out", tmp_path / "a", "--train-end", "2024-03-01", "--json").json()
+    moved = vaiom(
+        "corpus", "build", market, "--out", tmp_path / "a", "--train-end", "2024-03-01", "--json"
+    ).json()
     assert moved["splits"]["validation"] == ["2024-09-01T00:00:00", "2025-03-01T00:00:00"]
     assert moved["splits"]["seal"] == "2026-03-01T00:00:00"
-    named = ("--train-end", "2024-02-01", "--validation", "2024-03-01:2024-05-01", "--test", "2024-05-01:2024-06-01")
+    named = (
+        "--train-end",
+        "2024-02-01",
+        "--validation",
+        "2024-03-01:2024-05-01",
+        "--test",
+        "2024-05-01:2024-06-01",
+    )
     one = vaiom("corpus", "build", market, "--out", tmp_path / "b", *named, "--json").json()
     assert list(one["events"]) == ["train", "buffer", "validation", "test-h1", "sealed"]
     assert one["splits"]["seal"] == "2024-06-01T00:00:00"
@@ -315,7 +400,9 @@ def test_boundaries_move_together_or_one_by_one(vaiom: Vaiom, market: Path, tmp_
     assert two["splits"]["seal"] == "2024-07-01T00:00:00"
 
 
-def test_a_build_with_an_empty_validation_proposes_boundaries_that_work(vaiom: Vaiom, tmp_path: Path) -> None:
+def test_a_build_with_an_empty_validation_proposes_boundaries_that_work(
+    vaiom: Vaiom, tmp_path: Path
+) -> None:
     write_symbol(tmp_path / "bars", "EURUSD", random_bars(2_500))
     asked = ("corpus", "build", tmp_path / "bars", "--out", tmp_path / "corpus", "--json")
     ran = vaiom(*asked)
@@ -337,16 +424,22 @@ def test_overwriting_is_asked_for(vaiom: Vaiom, market: Path, corpus: Path, tmp_
 
 def test_append(vaiom: Vaiom, market: Path, corpus: Path, tmp_path: Path) -> None:
     for symbol, frame in read_bars(market).items():
-        write_symbol(tmp_path / "early", symbol, frame.filter(pl.col("Datetime") < datetime(2025, 1, 1)))
+        write_symbol(
+            tmp_path / "early", symbol, frame.filter(pl.col("Datetime") < datetime(2025, 1, 1))
+        )
     assert vaiom("corpus", "build", tmp_path / "early", "--out", tmp_path / "grown").code == 0
     missing = len(open_corpus(corpus)) - len(open_corpus(tmp_path / "grown"))
     ran = vaiom("corpus", "append", tmp_path / "grown", market, "--json")
     assert ran.json()["sha256"] == open_corpus(corpus).sha256
     assert ran.err.splitlines()[-1] == f"{missing:,} rows added"
-    assert vaiom("corpus", "append", tmp_path / "grown", market).err.splitlines()[-1] == "0 rows added"
+    assert (
+        vaiom("corpus", "append", tmp_path / "grown", market).err.splitlines()[-1] == "0 rows added"
+    )
 
 
-def test_pack_and_unpack_through_the_command_line(vaiom: Vaiom, corpus: Path, tmp_path: Path) -> None:
+def test_pack_and_unpack_through_the_command_line(
+    vaiom: Vaiom, corpus: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "corpus.zip"
     answer = vaiom("corpus", "pack", corpus, file, "--json").json()
     assert answer == {"file": str(file), "bytes": file.stat().st_size}
@@ -374,7 +467,9 @@ def test_bench(vaiom: Vaiom, market: Path) -> None:
 def test_commands_of_a_checkout_say_so_where_there_is_none(
     vaiom: Vaiom, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vaiom.cli.main.__file__", str(tmp_path / "site-packages" / "vaiom" / "cli" / "x.py"))
+    monkeypatch.setattr(
+        "vaiom.cli.main.__file__", str(tmp_path / "site-packages" / "vaiom" / "cli" / "x.py")
+    )
     checkout = Path.cwd()
     monkeypatch.chdir(tmp_path)
     require_refusal(vaiom(command, "events"), f"`vaiom {command}` needs a checkout", "git clone")
@@ -394,7 +489,9 @@ def test_a_checkout_is_where_its_programs_come_from(
     ):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
-    monkeypatch.setattr("vaiom.cli.main.__file__", str(tmp_path / "site-packages" / "vaiom" / "cli" / "x.py"))
+    monkeypatch.setattr(
+        "vaiom.cli.main.__file__", str(tmp_path / "site-packages" / "vaiom" / "cli" / "x.py")
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in [name for name in sys.modules if name.partition(".")[0] == "benchmarks"]:
@@ -407,13 +504,28 @@ def test_a_checkout_is_where_its_programs_come_from(
 
 
 def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole job, on a market and with a training of the same kind that are small enough for a test."""
-    monkeypatch.setattr("vaiom.simulate.market.MarketConfig", partial(MarketConfig, assets=2, bars=14_000))
-    small = {"num_layers": 1, "num_heads": 1, "width": 16, "context": 4, "steps": 2, "validate_every": 2}
+    """The whole job, on a market and with a training of the same kind that are small enough for a
+    test.
+    """
+    monkeypatch.setattr(
+        "vaiom.simulation.market.MarketConfig", partial(MarketConfig, assets=2, bars=14_000)
+    )
+    small = {
+        "num_layers": 1,
+        "num_heads": 1,
+        "width": 16,
+        "context": 4,
+        "steps": 2,
+        "validate_every": 2,
+    }
     monkeypatch.setitem(EXPERIMENTS, "demo", EXPERIMENTS["demo"].with_changes(**small))
     monkeypatch.setattr("vaiom.cli.run.BASELINES", ("frequency", "ewma_t", "lightgbm"))
     monkeypatch.setattr("vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>")
-    for part, file in (("run", "config.toml"), ("baselines", "fits"), ("corpus", "manifest.json")):  # an earlier one
+    for part, file in (
+        ("run", "config.toml"),
+        ("baselines", "fits"),
+        ("corpus", "manifest.json"),
+    ):  # an earlier one
         (tmp_path / "demo" / part).mkdir(parents=True)
         (tmp_path / "demo" / part / file).touch()
         (tmp_path / "demo" / part / "old").touch()
@@ -427,12 +539,18 @@ def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert words in ran.out
     rows = [line.split() for line in ran.out.splitlines()]
     names = ("frequency", "oracle", "model")
-    gains = {row[0]: (float(row[1]), float(row[2])) for row in rows if len(row) == 3 and row[0] in names}
+    gains = {
+        row[0]: (float(row[1]), float(row[2])) for row in rows if len(row) == 3 and row[0] in names
+    }
     assert gains["frequency"][1] == 0
     assert gains["oracle"][1] == pytest.approx(gains["frequency"][0] - gains["oracle"][0], abs=2e-4)
     [closed] = re.findall(r"closed (-?\d+)% of the way", ran.err)
     assert int(closed) == pytest.approx(100 * gains["model"][1] / gains["oracle"][1], abs=1)
-    lines = (ran.out + ran.err[ran.err.index("\nThe model closed") :]).replace(str(tmp_path), "runs").splitlines()
+    lines = (
+        (ran.out + ran.err[ran.err.index("\nThe model closed") :])
+        .replace(str(tmp_path), "runs")
+        .splitlines()
+    )
     assert sum(1 + len(line) // 80 for line in lines) <= 25
     assert ran.err.count("  vaiom ") == 5
     run, bars = tmp_path / "demo" / "run", tmp_path / "demo" / "bars"
@@ -447,5 +565,7 @@ def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_names_are_printed_as_they_are(vaiom: Vaiom, tmp_path: Path) -> None:
     folder = tmp_path / "x[bold]:smile:"
-    assert str(folder) in vaiom("data", "simulate", "--assets", 1, "--bars", 50, "--out", folder).out
+    assert (
+        str(folder) in vaiom("data", "simulate", "--assets", 1, "--bars", 50, "--out", folder).out
+    )
     assert str(folder) in vaiom("bench", "events", "--bars", folder).out

@@ -38,18 +38,35 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "baselines": {"split": "validation", "context": 512, "horizon": 1},
     "evaluate": {"split": "validation", **ON_DEVICE},
     "score": {"split": "validation", "context": 512},
-    "audit": {"cuts": 6, "rare_cuts": 1, "baselines": "frequency,markov,hour_of_week,ewma_t", "device": "cpu"},
+    "audit": {
+        "cuts": 6,
+        "rare_cuts": 1,
+        "baselines": "frequency,markov,hour_of_week,ewma_t",
+        "device": "cpu",
+    },
     "forecast": {"model": "fx-1h"},
     "predict": {"horizon": 1},
     "risk": {"horizon": 1, "level": 0.99, "draws": 50_000, "seed": 0},
     "serve": {
-        **{"host": "127.0.0.1", "port": 8000, "max_body": 1 << 20, "body_seconds": 10.0, "alert_bits": 0.0},
+        **{
+            "host": "127.0.0.1",
+            "port": 8000,
+            "max_body": 1 << 20,
+            "body_seconds": 10.0,
+            "alert_bits": 0.0,
+        },
         **{"backfill": 96, "utc_offset": "0h", "device": "cpu"},
     },
     "follow": {"url": "http://127.0.0.1:8000", "shift": "0h", "utc_offset": "0h"},
     "data download": {"workers": 4},
     "data import": {"format_": "auto", "shift": "0h"},
-    "data simulate": {"assets": 6, "bars": 64_000, "timeframe": "1h", "seed": 17, "correlation": 0.0},
+    "data simulate": {
+        "assets": 6,
+        "bars": 64_000,
+        "timeframe": "1h",
+        "seed": 17,
+        "correlation": 0.0,
+    },
     "corpus build": {"engine": "local", "workers": 1},
 }
 """Of every option that does something where it is not given."""
@@ -61,9 +78,19 @@ def test_what_is_not_asked_for_is_as_documented() -> None:
     def visit(command: Any, words: tuple[str, ...]) -> None:
         for name, below in getattr(command, "commands", {}).items():
             visit(below, (*words, name))
-        own = {each.name: each.default for each in command.params if not each.required and each.name != "help"}
-        assert True not in [value for value in own.values() if isinstance(value, bool)], "a flag is asked for"
-        given = {name: value for name, value in own.items() if value not in (None, "", []) and value is not False}
+        own = {
+            each.name: each.default
+            for each in command.params
+            if not each.required and each.name != "help"
+        }
+        assert True not in [value for value in own.values() if isinstance(value, bool)], (
+            "a flag is asked for"
+        )
+        given = {
+            name: value
+            for name, value in own.items()
+            if value not in (None, "", []) and value is not False
+        }
         if given and not hasattr(command, "commands"):
             found[" ".join(words)] = given
 
@@ -101,7 +128,10 @@ def test_dates() -> None:
     ("error", "says"),
     [
         (DataError("no bars", where="here"), "vaiom: no bars\n  where:    here"),
-        (ModuleNotFoundError("x", name="ray.data"), "vaiom: this needs ray, which is not installed"),
+        (
+            ModuleNotFoundError("x", name="ray.data"),
+            "vaiom: this needs ray, which is not installed",
+        ),
         (OSError(errno.ENOSPC, "full", "disk"), "vaiom: full\n  where:    disk"),
         (OSError(errno.EACCES, "locked"), "vaiom: locked\n  where:    while writing"),
         (OSError(errno.EBADF, "a bug"), None),
@@ -125,7 +155,9 @@ def test_what_a_user_can_mend_is_exit_2_and_a_bug_is_raised(
 def test_an_answer_is_for_people_or_for_scripts(
     as_json: bool, failed: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = Answer(json={"a": Path("b")}, shown=["seen"], notes=["noted"], warnings=["warned"], failed=failed)
+    answer = Answer(
+        json={"a": Path("b")}, shown=["seen"], notes=["noted"], warnings=["warned"], failed=failed
+    )
     if failed:
         with pytest.raises(typer.Exit) as ended:
             print_answer(answer, as_json)
@@ -136,7 +168,9 @@ def test_an_answer_is_for_people_or_for_scripts(
     assert tuple(capsys.readouterr()) == expected
 
 
-def test_what_is_printed_comes_in_order_and_is_json_or_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_printed_comes_in_order_and_is_json_or_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     flushed = list[str]()
 
     class Stdout(io.StringIO):
@@ -146,7 +180,10 @@ def test_what_is_printed_comes_in_order_and_is_json_or_an_error(monkeypatch: pyt
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", Stdout())
         show("first", "second")
-    assert flushed[:2] == ["first\n", "first\nsecond\n"]  # before a note on stderr, wherever both go
+    assert flushed[:2] == [
+        "first\n",
+        "first\nsecond\n",
+    ]  # before a note on stderr, wherever both go
     with pytest.raises(ValueError, match="not JSON compliant"):
         print_json(math.nan)
 
@@ -205,7 +242,12 @@ def test_lines_of_a_training(terminal: bool, monkeypatch: pytest.MonkeyPatch) ->
     assert told == [
         (10, 100, "teacher 1 of 2, loss 2.0000 bits"),
         (20, 100, f"loss 2.0000 bits, Validation 1.9000 bits, best 1.9000, 2.5 steps/s{left[0]}"),
-        (30, 100, f"loss 2.0000 bits, Validation 1.9500 bits, best 1.9000 and rising since, 2.0 steps/s{left[1]}"),
+        (
+            30,
+            100,
+            f"loss 2.0000 bits, Validation 1.9500 bits, best 1.9000 and rising since, 2.0 "
+            f"steps/s{left[1]}",
+        ),
         (40, 100, "loss 2.0000 bits, best 1.9000"),
         (5, 100, "loss 2.0000 bits, best 1.9000"),
     ]
@@ -216,16 +258,30 @@ def test_lines_of_a_training(terminal: bool, monkeypatch: pytest.MonkeyPatch) ->
     [
         (2.0, None, "0", []),
         (2.0009, None, "0", []),
-        (2.002, None, "0", ["\nValidation has risen by 0.0020 bits since step 1,000: more steps do not help."]),
+        (
+            2.002,
+            None,
+            "0",
+            ["\nValidation has risen by 0.0020 bits since step 1,000: more steps do not help."],
+        ),
         (2.0, 1234.5, "0", []),
         (2.0, None, "1", None),
     ],
 )
 def test_the_result_of_a_training(
-    last_bits: float, peak: float | None, rank: str, says: list[str] | None, monkeypatch: pytest.MonkeyPatch
+    last_bits: float,
+    peak: float | None,
+    rank: str,
+    says: list[str] | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RANK", rank)
-    steps: dict[str, Any] = {"best_step": 1_000, "best_bits": 2.0, "last_step": 2_000, "last_bits": last_bits}
+    steps: dict[str, Any] = {
+        "best_step": 1_000,
+        "best_bits": 2.0,
+        "last_step": 2_000,
+        "last_bits": last_bits,
+    }
     result = TrainResult(run=Path("run"), **steps, seconds=12.34, peak_gpu_mib=peak)
     answer = train._answer(result, "a word")
     if says is None:
@@ -250,10 +306,16 @@ def test_the_result_of_a_training(
     ],
 )
 def test_one_thing_is_trained(words: list[str], got: str, vaiom: Vaiom, tmp_path: Path) -> None:
-    require_refusal(vaiom("train", tmp_path, "--out", tmp_path / "run", *words), "--experiment NAME or --from", got)
+    require_refusal(
+        vaiom("train", tmp_path, "--out", tmp_path / "run", *words),
+        "--experiment NAME or --from",
+        got,
+    )
 
 
-def test_a_service_is_what_its_options_say(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_is_what_its_options_say(
+    vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[Any] = []
 
     def keep(config: ServeConfig, host: str, port: int, ready: Any) -> None:
@@ -269,8 +331,28 @@ def test_a_service_is_what_its_options_say(vaiom: Vaiom, tmp_path: Path, monkeyp
     assert (ran.code, ran.err) == (0, f"serving {tmp_path} at http://there (Ctrl+C stops it)\n")
     plain = ServeConfig(run=tmp_path, state=tmp_path / "beside", hosts=("127.0.0.1",))
     (tmp_path / "keys").write_text("0123456789abcdef0123456789abcdef\n")
-    words = ("--host", "0.0.0.0", "--port", 9, "--allow-host", "a.b", "--state", tmp_path, "--rate-limit", "600/min")
-    more = ("--api-key-file", tmp_path / "keys", "--utc-offset", "2h", "--follow", "x", "--backfill", 3)
+    words = (
+        "--host",
+        "0.0.0.0",
+        "--port",
+        9,
+        "--allow-host",
+        "a.b",
+        "--state",
+        tmp_path,
+        "--rate-limit",
+        "600/min",
+    )
+    more = (
+        "--api-key-file",
+        tmp_path / "keys",
+        "--utc-offset",
+        "2h",
+        "--follow",
+        "x",
+        "--backfill",
+        3,
+    )
     assert vaiom("serve", tmp_path, *words, *more).code == 0
     changed = ServeConfig(
         run=tmp_path,
@@ -285,7 +367,9 @@ def test_a_service_is_what_its_options_say(vaiom: Vaiom, tmp_path: Path, monkeyp
     assert asked == [(plain, "127.0.0.1", 8000), (changed, "0.0.0.0", 9)]
 
 
-def test_a_source_is_followed_as_its_options_say(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_is_followed_as_its_options_say(
+    vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Service:
         timeframe, symbols = "1h", ("EURUSD", "XAUUSD")
 
@@ -296,16 +380,32 @@ def test_a_source_is_followed_as_its_options_say(vaiom: Vaiom, tmp_path: Path, m
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr("vaiom.serve.follow.HttpService", Service)
     monkeypatch.setattr("vaiom.market.feeds.open_feed", lambda *inputs: asked.append(inputs))
-    monkeypatch.setattr("vaiom.serve.follow.Follower.run", lambda follower: asked.append(follower.utc_offset))
+    monkeypatch.setattr(
+        "vaiom.serve.follow.Follower.run", lambda follower: asked.append(follower.utc_offset)
+    )
     (tmp_path / "key").write_text("secret\nof-another\n")
-    words = ("--symbol", "*", "--shift", "-30min", "--utc-offset", "2h", "--api-key-file", tmp_path / "key")
+    words = (
+        "--symbol",
+        "*",
+        "--shift",
+        "-30min",
+        "--utc-offset",
+        "2h",
+        "--api-key-file",
+        tmp_path / "key",
+    )
     try:
         ran = vaiom("follow", "there", *words)
     finally:
         signal.signal(signal.SIGTERM, before)
     url = "http://127.0.0.1:8000"
-    assert (ran.code, ran.err) == (0, f"following there for EURUSD, XAUUSD at {url} (Ctrl+C stops it)\n")
-    options = Options(symbol="*", shift=timedelta(minutes=-30), utc=True, repair=True, whole_lines=True)
+    assert (ran.code, ran.err) == (
+        0,
+        f"following there for EURUSD, XAUUSD at {url} (Ctrl+C stops it)\n",
+    )
+    options = Options(
+        symbol="*", shift=timedelta(minutes=-30), utc=True, repair=True, whole_lines=True
+    )
     assert asked == [(url, "secret"), ("there", "1h", options), timedelta(hours=2)]
 
 

@@ -1,4 +1,6 @@
-"""`vaiom forecast`, `models` and `card`: a real forecast from a price file and a model inside the package."""
+"""`vaiom forecast`, `models` and `card`: a real forecast from a price file and a model inside the
+package.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,15 @@ import polars as pl
 import pytest
 from command_line import Vaiom, require_refusal
 
+from vaiom.corpus.build import CorpusConfig, corpus_in_memory
+from vaiom.corpus.splits import VALIDATION
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.horizons import STORED
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits
-from vaiom.events.build import CorpusConfig, corpus_in_memory
-from vaiom.events.splits import VALIDATION
 from vaiom.files import read_json
-from vaiom.forecast.engine import TOLERANCE
+from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import read_bars
 from vaiom.market.resample import resample
@@ -46,7 +48,9 @@ REFUSED = {
 def write_minutes(file: Path, hours: int = 40) -> pl.DataFrame:
     stamps = [datetime(2024, 3, 4) + timedelta(minutes=minute) for minute in range(60 * hours)]
     close = 1.1 * np.exp(np.cumsum(np.random.default_rng(5).normal(0, 1e-4, len(stamps))))
-    bars = pl.DataFrame({"Datetime": stamps, "Open": close, "High": close, "Low": close, "Close": close})
+    bars = pl.DataFrame(
+        {"Datetime": stamps, "Open": close, "High": close, "Low": close, "Close": close}
+    )
     bars.write_csv(file)
     return bars
 
@@ -62,13 +66,22 @@ def test_each_real_file_is_forecast(name: str, shared_data: Path, vaiom: Vaiom) 
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_each_file_that_cannot_be_forecast_says_why(name: str, shared_data: Path, vaiom: Vaiom) -> None:
+def test_each_file_that_cannot_be_forecast_says_why(
+    name: str, shared_data: Path, vaiom: Vaiom
+) -> None:
     require_refusal(vaiom("forecast", shared_data / "raw" / name), REFUSED[name])
 
 
 def test_minutes_are_forecast_as_hours(tmp_path: Path, vaiom: Vaiom) -> None:
     bars = write_minutes(tmp_path / "EURUSD.csv")
-    words = ("forecast", tmp_path / "EURUSD.csv", "--now", "2024-03-05T16:30", "--plot", tmp_path / "next.svg")
+    words = (
+        "forecast",
+        tmp_path / "EURUSD.csv",
+        "--now",
+        "2024-03-05T16:30",
+        "--plot",
+        tmp_path / "next.svg",
+    )
     ran = vaiom(*words, "--json")
     (forecast,) = ran.json()["forecasts"]
     expected = Forecaster.pretrained().predict(resample(bars, "1h"), "EURUSD")
@@ -81,8 +94,13 @@ def test_minutes_are_forecast_as_hours(tmp_path: Path, vaiom: Vaiom) -> None:
     assert f"wrote {tmp_path / 'next.svg'}\n" in ran.err
     shutil.copy(tmp_path / "EURUSD.csv", tmp_path / "GBPUSD.csv")
     assert vaiom(*words[:2], tmp_path / "GBPUSD.csv", *words[2:-1], tmp_path / "two.svg").code == 0
-    heights = [re.findall(r'height="([\d.]+)pt"', each)[0] for each in (picture, (tmp_path / "two.svg").read_text())]
-    assert [float(each) / 72 for each in heights] == pytest.approx([3.4, 6.8])  # one below the other
+    heights = [
+        re.findall(r'height="([\d.]+)pt"', each)[0]
+        for each in (picture, (tmp_path / "two.svg").read_text())
+    ]
+    assert [float(each) / 72 for each in heights] == pytest.approx(
+        [3.4, 6.8]
+    )  # one below the other
     shown = vaiom(*words)
     assert "2024-03-05 16:00" in shown.out
     assert "without other assets" in shown.err
@@ -110,12 +128,16 @@ def test_a_last_hour_that_is_cut_off_is_noted(tmp_path: Path, vaiom: Vaiom) -> N
     assert "EURUSD: unfinished: the last bar has prices until 2024-03-05 15:40:00 only" in ran.err
     write_minutes(tmp_path / "EURUSD.csv")
     ran = vaiom("forecast", tmp_path / "EURUSD.csv", "--now", "2024-03-05T15:30")
-    assert "EURUSD: unfinished: the bar of 2024-03-05 15:00:00 ends after 2024-03-05 15:30" in ran.err
+    assert (
+        "EURUSD: unfinished: the bar of 2024-03-05 15:00:00 ends after 2024-03-05 15:30" in ran.err
+    )
 
 
 def test_what_is_wrong_with_the_prices_is_one_line(tmp_path: Path, vaiom: Vaiom) -> None:
     bars = write_minutes(tmp_path / "ordered.csv")
-    pl.concat([bars[1:], bars[:1]]).with_columns(High=pl.col("High") * 0.99).write_csv(tmp_path / "EURUSD.csv")
+    pl.concat([bars[1:], bars[:1]]).with_columns(High=pl.col("High") * 0.99).write_csv(
+        tmp_path / "EURUSD.csv"
+    )
     notes = vaiom("forecast", tmp_path / "EURUSD.csv").err.splitlines()
     (line,) = [note for note in notes if "quality" in note]
     assert "ohlc_sense" in line
@@ -135,7 +157,9 @@ def test_packaged_models_are_named_where_runs_are(tmp_path: Path, vaiom: Vaiom) 
     named = vaiom("predict", "fx-1h-evidence", *words).json()
     held = Forecaster.pretrained("fx-1h-evidence")
     assert named["model"]["sha256"] == held.card.sha256 == listed["fx-1h-evidence"]["sha256"]
-    assert named["forecasts"][0]["probs"] == pytest.approx(held.predict(frame, "EURUSD").probs.tolist(), abs=TOLERANCE)
+    assert named["forecasts"][0]["probs"] == pytest.approx(
+        held.predict(frame, "EURUSD").probs.tolist(), abs=TOLERANCE
+    )
     with pytest.raises(ConfigError, match="fx-1h, fx-1h-evidence"):
         Forecaster.pretrained("fx-2h")
     require_refusal(vaiom("predict", "fx-2h", *words), "vaiom models")
@@ -143,7 +167,9 @@ def test_packaged_models_are_named_where_runs_are(tmp_path: Path, vaiom: Vaiom) 
 
 @pytest.mark.parametrize("name", ["fx-1h", "fx-1h-evidence"])
 def test_packaged_weights_score_as_their_runs_did(name: str, shared_data: Path) -> None:
-    """On the bars of the run, its Validation to what training recorded on a GPU, and the evidence asset by asset."""
+    """On the bars of the run, its Validation to what training recorded on a GPU, and the evidence
+    asset by asset.
+    """
     run = packaged_models()[name]
     model = ModelPredictor.load(Run(run).best, "cpu")
     checkpoint, bars = model.checkpoint, read_bars(shared_data / "bars_1h")
@@ -155,11 +181,16 @@ def test_packaged_weights_score_as_their_runs_did(name: str, shared_data: Path) 
     for each in Evaluation.read(run, VALIDATION).by["asset"] if name.endswith("evidence") else ():
         inside = corpus.asset_slices[each.group]
         own = bits[(rows >= inside.start) & (rows < inside.stop)]
-        assert (len(own), own.mean()) == (each.num_events, pytest.approx(each.bits["model"], abs=1e-6))
+        assert (len(own), own.mean()) == (
+            each.num_events,
+            pytest.approx(each.bits["model"], abs=1e-6),
+        )
 
 
 def test_packaged_weights_are_the_tensors_that_their_runs_recorded() -> None:
-    """The ledger of looks names the checkpoint that each run had, and so do the heads that were fitted to it."""
+    """The ledger of looks names the checkpoint that each run had, and so do the heads that were
+    fitted to it.
+    """
     looks = [json.loads(line) for line in (DOCS / "results/ledger.jsonl").read_text().splitlines()]
     for name, run in {"fx-1h": "use", "fx-1h-evidence": "1h-best-s17-22c31621"}.items():
         forecaster = Forecaster.pretrained(name)
@@ -184,7 +215,13 @@ def test_the_card_says_what_the_model_and_its_evidence_say(tmp_path: Path, vaiom
     assert "figures are those of `fx-1h-evidence`" in page
     made = read_json(DOCS / "results" / "records" / "1h-best-s17-22c31621.json")
     cost = f"{made['seconds']:.0f} s on one {made['device']}"
-    for words in ("Without the bars of other assets", "1h, UTC", "2003-07-25 08:00 to", cost, "looked at"):
+    for words in (
+        "Without the bars of other assets",
+        "1h, UTC",
+        "2003-07-25 08:00 to",
+        cost,
+        "looked at",
+    ):
         assert words in page
     assert str(tmp_path) not in page
     alone = packaged_models()["fx-1h"] / "best.safetensors"

@@ -15,7 +15,7 @@ import pytest
 from vaiom import __version__
 from vaiom.cli import main
 from vaiom.cli.console import user_errors
-from vaiom.events.corpus import open_corpus
+from vaiom.corpus.store import open_corpus
 
 PROGRAM = Path(sys.executable).with_name("vaiom")
 
@@ -24,7 +24,9 @@ def run(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True)
 
 
-@pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["corpus", "show", "nowhere"], 2)])
+@pytest.mark.parametrize(
+    ("words", "code"), [(["--version"], 0), (["corpus", "show", "nowhere"], 2)]
+)
 def test_the_exit_code_is_the_same_under_torchrun(words: list[str], code: int) -> None:
     environment = {**os.environ, "WORLD_SIZE": "1", "RANK": "0", "PYTHONUNBUFFERED": ""}
     ran = subprocess.run([PROGRAM, *words], capture_output=True, text=True, env=environment)
@@ -60,7 +62,11 @@ def test_json_on_stdout_and_plain_progress_on_stderr(market: Path, tmp_path: Pat
     ran = run("corpus", "build", market, "--out", tmp_path / "corpus", "--json")
     assert ran.returncode == 0
     assert json.loads(ran.stdout)["symbols"] == ["SIM01USD", "SIM02USD"]
-    assert ran.stderr.splitlines() == ["building: 0/2 SIM01USD", "building: 1/2 SIM02USD", "building: 2/2"]
+    assert ran.stderr.splitlines() == [
+        "building: 0/2 SIM01USD",
+        "building: 1/2 SIM02USD",
+        "building: 2/2",
+    ]
 
 
 def test_a_refusal_is_one_message_without_a_traceback(tmp_path: Path) -> None:
@@ -87,7 +93,11 @@ def test_a_narrow_terminal_cuts_no_number_and_no_sentence(market: Path, corpus: 
 
 
 def test_forecasts_fit_80_columns_and_say_once_what_holds_for_all(market: Path) -> None:
-    seen = run_on_terminal("predict", "fx-1h", "--bars", market, columns=80).replace("\r", "").splitlines()
+    seen = (
+        run_on_terminal("predict", "fx-1h", "--bars", market, columns=80)
+        .replace("\r", "")
+        .splitlines()
+    )
     parts = [line for line in seen if line.startswith("SIM01USD  ")]
     assert len(parts) == 2
     assert max(map(len, parts)) <= 80
@@ -105,4 +115,6 @@ def test_a_folder_in_the_place_of_a_file_is_the_users_to_move(
 
 def test_warnings_are_lines_for_a_person() -> None:
     assert main.plain_warning("no fit", UserWarning, "code.py", 7) == "note: no fit\n"
-    assert main.plain_warning("odd", RuntimeWarning, "code.py", 7).startswith("code.py:7: RuntimeWarning: odd")
+    assert main.plain_warning("odd", RuntimeWarning, "code.py", 7).startswith(
+        "code.py:7: RuntimeWarning: odd"
+    )

@@ -11,7 +11,9 @@ HIDDEN = "hidden_higher_timeframe_bar"
 
 
 def test_a_corpus_of_real_bars(vaiom: Vaiom, shared_data: Path, tmp_path: Path) -> None:
-    answer = vaiom("corpus", "build", shared_data / "bars_1h", "--out", tmp_path / "corpus", "--json").json()
+    answer = vaiom(
+        "corpus", "build", shared_data / "bars_1h", "--out", tmp_path / "corpus", "--json"
+    ).json()
     assert answer["rows"] == 1_267_826
     events = answer["events"]
     assert (events["train"], events["validation"], events["test-h1"]) == (1_128_594, 33_878, 33_174)
@@ -19,7 +21,9 @@ def test_a_corpus_of_real_bars(vaiom: Vaiom, shared_data: Path, tmp_path: Path) 
     assert rows <= 64
 
 
-def test_real_bars_have_few_findings_and_none_grave(vaiom: Vaiom, shared_data: Path, tmp_path: Path) -> None:
+def test_real_bars_have_few_findings_and_none_grave(
+    vaiom: Vaiom, shared_data: Path, tmp_path: Path
+) -> None:
     for symbol in ("EURUSD", "USDJPY", "XAUUSD"):
         shutil.copy(shared_data / "bars_1h" / f"{symbol}.parquet", tmp_path)
     answer = vaiom("data", "check", tmp_path, "--json").json()
@@ -27,13 +31,22 @@ def test_real_bars_have_few_findings_and_none_grave(vaiom: Vaiom, shared_data: P
     assert rows > 300_000
     found = answer["findings"]
     assert {finding["severity"] for finding in found} == {"warning", "info"}
-    assert not {"price_scale", "other_grid", "few_train_events"} & {finding["kind"] for finding in found}
+    assert not {"price_scale", "other_grid", "few_train_events"} & {
+        finding["kind"] for finding in found
+    }
     warned = sum(finding["count"] for finding in found if finding["severity"] == "warning")
     assert warned < 1e-4 * rows
-    assert {row["split"] for row in answer["splits"]} == {"train", "buffer", "validation", "test-h1"}
+    assert {row["split"] for row in answer["splits"]} == {
+        "train",
+        "buffer",
+        "validation",
+        "test-h1",
+    }
 
 
-def test_the_days_hidden_in_a_metatrader_export_are_found(vaiom: Vaiom, shared_data: Path, tmp_path: Path) -> None:
+def test_the_days_hidden_in_a_metatrader_export_are_found(
+    vaiom: Vaiom, shared_data: Path, tmp_path: Path
+) -> None:
     file = shared_data / "raw" / "mt5_export_EURUSD_H1_head8000.csv"
     assert vaiom("data", "import", file, "--out", tmp_path / "bars").code == 0
     answer = vaiom("data", "check", tmp_path / "bars", "--json").json()

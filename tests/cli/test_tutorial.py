@@ -1,4 +1,6 @@
-"""The tutorial is done as it stands, in an empty folder: each command, each snippet of Python, each shown output."""
+"""The tutorial is done as it stands, in an empty folder: each command, each snippet of Python, each
+shown output.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,18 @@ from vaiom.market.folder import read_bars
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(bash|python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 REFUSED = "# refused: "
-STEPS = {"data", "corpus", "train", "baselines", "evaluate", "report", "audit", "refit", "predict", "serve"}
+STEPS = {
+    "data",
+    "corpus",
+    "train",
+    "baselines",
+    "evaluate",
+    "report",
+    "audit",
+    "refit",
+    "predict",
+    "serve",
+}
 
 
 def commands_of(script: str) -> Iterator[tuple[list[str], str]]:
@@ -37,7 +50,9 @@ def commands_of(script: str) -> Iterator[tuple[list[str], str]]:
 
 
 def masked(text: str) -> set[str]:
-    """Its lines without what depends on the machine: figures, the height of bars, the width of columns."""
+    """Its lines without what depends on the machine: figures, the height of bars, the width of
+    columns.
+    """
     plain = re.sub(r"[▁-█]+", "|", re.sub(r"[+-]?\d[\d.,:]*", "0", text))
     return {" ".join(line.split()) for line in plain.splitlines()}
 
@@ -45,10 +60,16 @@ def masked(text: str) -> set[str]:
 @contextmanager
 def served(words: list[str]) -> Iterator[int]:
     """A service on a port that is free, which it says on stderr."""
-    process = subprocess.Popen([sys.executable, "-m", *words, "--port", "0"], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", *words, "--port", "0"], stderr=subprocess.PIPE, text=True
+    )
     try:
         assert process.stderr
-        said = next(found for line in process.stderr if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line)))
+        said = next(
+            found
+            for line in process.stderr
+            if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line))
+        )
         yield int(said[1])
     finally:
         process.kill()
@@ -66,7 +87,7 @@ def test_every_step(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     # Those of every hour of the week have tests of their own.
-    monkeypatch.setattr("vaiom.audit.leakage.rare_moments", lambda bars: {})
+    monkeypatch.setattr("vaiom.auditing.leakage.rare_moments", lambda bars: {})
     port, done, printed, answers = 0, set(), "", []
     with ExitStack() as services:
         for language, content in BLOCK.findall(PAGE):

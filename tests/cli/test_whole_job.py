@@ -12,15 +12,23 @@ import torch
 from command_line import Vaiom, require_refusal
 
 from strategies import random_bars
-from vaiom.audit.proof import AuditConfig, Claim, Proof
+from vaiom.auditing.proof import AuditConfig, Claim, Proof
 from vaiom.cli.run import _experiment, _import
-from vaiom.events.build import CorpusConfig, build_corpus
-from vaiom.events.corpus import open_corpus
-from vaiom.events.splits import SplitConfig
+from vaiom.corpus.build import CorpusConfig, build_corpus
+from vaiom.corpus.splits import SplitConfig
+from vaiom.corpus.store import open_corpus
 from vaiom.market.folder import read_bars, write_symbol
 from vaiom.run import Run
 
-TINY = {"num_layers": 1, "num_heads": 1, "width": 8, "context": 8, "steps": 2, "validate_every": 1, "micro_batch": 4}
+TINY = {
+    "num_layers": 1,
+    "num_heads": 1,
+    "width": 8,
+    "context": 8,
+    "steps": 2,
+    "validate_every": 1,
+    "micro_batch": 4,
+}
 SETTINGS = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
 
 
@@ -36,7 +44,9 @@ def test_a_market_that_never_closes_goes_from_files_to_a_forecast(
 ) -> None:
     prices = random_bars(1_500, 1, datetime(2026, 1, 1)).rename({"Datetime": "timestamp"})
     wrong = pl.int_range(pl.len()) == 700
-    prices = prices.with_columns(High=pl.when(wrong).then(pl.col("Low") * 0.999).otherwise(pl.col("High")))
+    prices = prices.with_columns(
+        High=pl.when(wrong).then(pl.col("Low") * 0.999).otherwise(pl.col("High"))
+    )
     zoned = pl.col("timestamp").dt.strftime("%Y-%m-%dT%H:%M:%S+00:00")
     pl.concat([prices, prices[-1:]]).with_columns(zoned).write_csv(tmp_path / "BTCUSDT-1h.csv")
     out = tmp_path / "out"
@@ -48,7 +58,11 @@ def test_a_market_that_never_closes_goes_from_files_to_a_forecast(
     assert ran.code == 0, ran.err
     run, corpus = out / "run", open_corpus(out / "corpus")
     assert Run(run).evaluated_splits() == ["test-h1", "validation"]
-    assert {name for name, events in corpus.manifest["events"].items() if events} >= {"train", "validation", "test-h1"}
+    assert {name for name, events in corpus.manifest["events"].items() if events} >= {
+        "train",
+        "validation",
+        "test-h1",
+    }
     assert Run(run).report.is_file()
     assert "BTCUSDT: quality: ohlc_sense 1 " in ran.err
     assert "training `demo` on a CPU" in ran.err
@@ -65,39 +79,57 @@ def test_a_market_that_never_closes_goes_from_files_to_a_forecast(
 
     def find_something(*_: object, config: AuditConfig, **__: object) -> list[Proof]:
         asked.append(config)
-        every = [Proof(claim=Claim(name, "", lambda _: None), count=2) for name in ("a. future", "b. refit")]
+        every = [
+            Proof(claim=Claim(name, "", lambda _: None), count=2)
+            for name in ("a. future", "b. refit")
+        ]
         every[0].findings, every[0].num_findings = ["one", "two"], 2
         return every
 
-    monkeypatch.setattr("vaiom.audit.audit.audit_path", find_something)
+    monkeypatch.setattr("vaiom.auditing.audit.audit_path", find_something)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
-    again = vaiom("run", tmp_path / "BTCUSDT-1h.csv", "--out", out, "--device", "cpu", *SETTINGS, "--json")
+    again = vaiom(
+        "run", tmp_path / "BTCUSDT-1h.csv", "--out", out, "--device", "cpu", *SETTINGS, "--json"
+    )
     assert (again.code, [(config.cuts, config.rare_cuts) for config in asked]) == (1, [(2, 0)])
     answer = json.loads(again.out)
     assert (answer["passed"], answer["verdict"][-1]) == (False, "Audit: a. future FAILED: one; two")
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
     prices.head(1_400).write_csv(tmp_path / "BTCUSDT-1h.csv")
-    require_refusal(vaiom("run", tmp_path / "BTCUSDT-1h.csv", "--out", out, *SETTINGS), "another --out")
+    require_refusal(
+        vaiom("run", tmp_path / "BTCUSDT-1h.csv", "--out", out, *SETTINGS), "another --out"
+    )
 
 
 @pytest.mark.parametrize("command", ["run", "demo"])
 def test_what_is_not_installed_is_said_before_the_work(
     vaiom: Vaiom, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vaiom.errors.find_spec", lambda library: None if library == "jinja2" else True)
+    monkeypatch.setattr(
+        "vaiom.errors.find_spec", lambda library: None if library == "jinja2" else True
+    )
     files = [tmp_path / "none.csv"] if command == "run" else []
-    require_refusal(vaiom(command, *files, "--out", tmp_path / "out"), "this needs jinja2", "vaiom[report]")
+    require_refusal(
+        vaiom(command, *files, "--out", tmp_path / "out"), "this needs jinja2", "vaiom[report]"
+    )
 
 
 def test_a_gpu_trains_the_large_model_where_the_bars_have_windows_for_it(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_symbol(tmp_path / "bars", "EURUSD", random_bars(400, 1, datetime(2026, 1, 1)))
     splits = SplitConfig.covered_by(datetime(2026, 1, 1), datetime(2026, 1, 17))
     few = build_corpus(tmp_path / "bars", tmp_path / "few", CorpusConfig(splits=splits))
     monkeypatch.setattr("vaiom.training.devices.resolve_device", torch.device)
-    for bars, device, name in ((open_corpus(corpus), "cuda", "best"), (few, "cuda", "demo"), (few, "cpu", "demo")):
+    for bars, device, name in (
+        (open_corpus(corpus), "cuda", "best"),
+        (few, "cuda", "demo"),
+        (few, "cpu", "demo"),
+    ):
         assert _experiment(bars, None, (), device).name == name
         assert f"training `{name}` on a {device.upper()}: " in capsys.readouterr().err
     assert _experiment(few, "main", (), "cuda").name == "main"
@@ -106,7 +138,7 @@ def test_a_gpu_trains_the_large_model_where_the_bars_have_windows_for_it(
 @pytest.fixture
 def unaudited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Audits have tests of their own."""
-    monkeypatch.setattr("vaiom.audit.audit.audit_path", lambda *run, **options: [])
+    monkeypatch.setattr("vaiom.auditing.audit.audit_path", lambda *run, **options: [])
 
 
 @pytest.mark.usefixtures("unaudited")
@@ -126,7 +158,9 @@ def test_a_folder_with_other_files_than_bars_is_imported_whole(tmp_path: Path, o
     if other == "csv":
         bars.write_csv(files / "GBPUSD.csv")
     elif other == "zoned":
-        bars.with_columns(pl.col("Datetime").dt.replace_time_zone("UTC")).write_parquet(files / "GBPUSD.parquet")
+        bars.with_columns(pl.col("Datetime").dt.replace_time_zone("UTC")).write_parquet(
+            files / "GBPUSD.parquet"
+        )
     else:
         bars.rename({"Datetime": "Date"}).write_parquet(files / "GBPUSD.parquet")
     imported = read_bars(_import([files], tmp_path / "out", None))
@@ -139,17 +173,23 @@ def test_real_bars_of_two_assets(vaiom: Vaiom, shared_data: Path, tmp_path: Path
     for symbol in ("EURUSD", "XAUUSD"):
         bars = read_bars(shared_data / "bars_1h" / f"{symbol}.parquet")[symbol]
         write_symbol(
-            tmp_path / "bars", symbol, bars.filter(bars["Datetime"] > bars["Datetime"][-1] - timedelta(days=150))
+            tmp_path / "bars",
+            symbol,
+            bars.filter(bars["Datetime"] > bars["Datetime"][-1] - timedelta(days=150)),
         )
     ran = vaiom("run", tmp_path / "bars", "--out", tmp_path / "out", "--device", "cpu", *SETTINGS)
     assert ran.code == 0, ran.err
     assert (tmp_path / "out" / "run" / "report.html").is_file()
 
 
-def test_boundaries_that_leave_a_split_empty_are_refused_with_some_that_do_not(vaiom: Vaiom, tmp_path: Path) -> None:
+def test_boundaries_that_leave_a_split_empty_are_refused_with_some_that_do_not(
+    vaiom: Vaiom, tmp_path: Path
+) -> None:
     write_symbol(tmp_path / "bars", "EURUSD", random_bars(2_000, 1, datetime(2026, 1, 1)))
     refused = vaiom("corpus", "build", tmp_path / "bars", "--out", tmp_path / "corpus")
     require_refusal(refused, "no bar lies in Train", "--train-end 2026-")
     proposed = refused.err.split("try:")[1].split()
-    ran = vaiom("corpus", "build", tmp_path / "bars", "--out", tmp_path / "corpus", *proposed, "--json")
+    ran = vaiom(
+        "corpus", "build", tmp_path / "bars", "--out", tmp_path / "corpus", *proposed, "--json"
+    )
     assert all(ran.json()["events"][name] for name in ("train", "validation", "test-h1"))

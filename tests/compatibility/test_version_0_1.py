@@ -1,7 +1,9 @@
-"""What version 0.1 wrote still opens and answers the same: corpus, runs, evaluations, experiments, resumed training.
+"""What version 0.1 wrote still opens and answers the same: corpus, runs, evaluations, experiments,
+resumed training.
 
-`v0_1` holds a small simulated market, its corpus, runs of `main` and `best` at a tiny width, and the answers of that
-version. On the processor and libraries that gave them the answers must agree to the bit, elsewhere to rounding.
+`v0_1` holds a small simulated market, its corpus, runs of `main` and `best` at a tiny width, and
+the answers of that version. On the processor and libraries that gave them the answers must agree to
+the bit, elsewhere to rounding.
 """
 
 from __future__ import annotations
@@ -20,13 +22,19 @@ import torch
 
 from vaiom.baselines import store
 from vaiom.cli.main import main
-from vaiom.events import fit
-from vaiom.events.corpus import Corpus, open_corpus
-from vaiom.forecast import online
+from vaiom.corpus import tokenizer as fit
+from vaiom.corpus.store import Corpus, open_corpus
+from vaiom.forecast import stream as online
 
 STORED = Path(__file__).parent / "v0_1"
 ANSWERS = json.loads((STORED / "answers.json").read_text())
-EXAMINES_THE_SERVED_DISTRIBUTION_NOW = {"backtests", "backtests_by", "pit", "pit_histogram", "pit_p_value"}
+EXAMINES_THE_SERVED_DISTRIBUTION_NOW = {
+    "backtests",
+    "backtests_by",
+    "pit",
+    "pit_histogram",
+    "pit_p_value",
+}
 """Version 0.1 tested a distribution that nobody was served: these figures had to change."""
 SETTINGS = {
     "width": 16,
@@ -60,13 +68,21 @@ def differences(ours: Any, theirs: Any, exact: bool, where: str = "") -> list[st
             return [f"{where}: no object"]
         kept = [key for key in theirs if key not in EXAMINES_THE_SERVED_DISTRIBUTION_NOW]
         missing = [f"{where}/{key}: missing" for key in kept if key not in ours]
-        found = (differences(ours[key], theirs[key], exact, f"{where}/{key}") for key in kept if key in ours)
+        found = (
+            differences(ours[key], theirs[key], exact, f"{where}/{key}")
+            for key in kept
+            if key in ours
+        )
         return missing + [line for lines in found for line in lines]
     if isinstance(theirs, list):
         if not isinstance(ours, list) or len(ours) != len(theirs):
             return [f"{where}: another length"]
         pairs = enumerate(zip(ours, theirs, strict=True))
-        return [line for number, (a, b) in pairs for line in differences(a, b, exact, f"{where}/{number}")]
+        return [
+            line
+            for number, (a, b) in pairs
+            for line in differences(a, b, exact, f"{where}/{number}")
+        ]
     if isinstance(theirs, float) and not exact:
         close = isinstance(ours, (int, float)) and abs(ours - theirs) <= 1e-5 + 1e-4 * abs(theirs)
         return [] if close else [f"{where}: {ours}, not {theirs}"]
@@ -101,8 +117,12 @@ def require_stored_answers(corpus: Corpus) -> None:
     assert corpus.sha256 == ANSWERS["corpus_sha256"]
     assert corpus.tokenizer.sha256 == ANSWERS["tokenizer_sha256"]
     assert {name: digest(getattr(corpus, name)) for name in ANSWERS["arrays"]} == ANSWERS["arrays"]
-    assert {split: digest(corpus.endpoints(split, 64)) for split in ANSWERS["endpoints"]} == ANSWERS["endpoints"]
-    assert {name: [repr(float(edge)) for edge in edges] for name, edges in corpus.edges.items()} == ANSWERS["edges"]
+    assert {
+        split: digest(corpus.endpoints(split, 64)) for split in ANSWERS["endpoints"]
+    } == ANSWERS["endpoints"]
+    assert {
+        name: [repr(float(edge)) for edge in edges] for name, edges in corpus.edges.items()
+    } == ANSWERS["edges"]
 
 
 def test_a_packed_corpus_opens_to_the_bit(stored: Path) -> None:
@@ -111,7 +131,12 @@ def test_a_packed_corpus_opens_to_the_bit(stored: Path) -> None:
 
 def test_the_same_bars_build_the_same_corpus(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tests = "2025-11-22:2025-12-10,2025-12-10:2025-12-24"
-    boundaries = {"train-end": "2025-10-15", "validation": "2025-11-01:2025-11-22", "test": tests, "seal": "2025-12-24"}
+    boundaries = {
+        "train-end": "2025-10-15",
+        "validation": "2025-11-01:2025-11-22",
+        "test": tests,
+        "seal": "2025-12-24",
+    }
     words = [word for name, value in boundaries.items() for word in (f"--{name}", value)]
     run_command(monkeypatch, "corpus", "build", "bars", "--out", "built", *words)
     require_stored_answers(open_corpus(stored / "built"))
@@ -119,7 +144,10 @@ def test_the_same_bars_build_the_same_corpus(stored: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("experiment", ["main", "best"])
 def test_a_run_is_evaluated_alike(
-    stored: Path, experiment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stored: Path,
+    experiment: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = json.loads((stored / experiment / "evaluation-validation.json").read_text())
     capsys.readouterr()
@@ -132,11 +160,16 @@ def test_a_run_is_evaluated_alike(
 
 @pytest.mark.parametrize("experiment", ["main", "best"])
 def test_a_run_forecasts_alike(
-    stored: Path, experiment: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stored: Path,
+    experiment: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     capsys.readouterr()
     before = json.loads((stored / experiment / "predict.json").read_text())
-    now = max(each["as_of"] for each in before["forecasts"])  # version 0.1 did not look at the clock
+    now = max(
+        each["as_of"] for each in before["forecasts"]
+    )  # version 0.1 did not look at the clock
     run_command(monkeypatch, "predict", experiment, "--bars", "bars", "--now", now, "--json")
     assert differences(json.loads(capsys.readouterr().out), before, same_machine()) == []
 
@@ -146,13 +179,27 @@ def test_a_stored_evaluation_is_reported(stored: Path, monkeypatch: pytest.Monke
     assert (stored / "best" / "report.html").stat().st_size > 100_000
 
 
-def test_training_goes_on_from_a_stored_state(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_goes_on_from_a_stored_state(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
-    words = ("corpus", "--experiment", "main", "--out", "main", "--device", "cpu", "--resume", *settings)
+    words = (
+        "corpus",
+        "--experiment",
+        "main",
+        "--out",
+        "main",
+        "--device",
+        "cpu",
+        "--resume",
+        *settings,
+    )
     run_command(monkeypatch, "train", *words)
     last = json.loads((stored / "main" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["step"] == ANSWERS["resumed_step"]
-    assert last["validation_bits"] == pytest.approx(ANSWERS["resumed_bits"], abs=0 if same_machine() else 1e-3)
+    assert last["validation_bits"] == pytest.approx(
+        ANSWERS["resumed_bits"], abs=0 if same_machine() else 1e-3
+    )
 
 
 def test_experiments_keep_their_hashes() -> None:
@@ -164,14 +211,16 @@ def test_experiments_keep_their_hashes() -> None:
 
 
 def test_formats_that_are_stored_change_their_version_deliberately() -> None:
-    """What an earlier vaiom wrote would be refused: docs/compatibility.md says how a format is retired."""
+    """What an earlier vaiom wrote would be refused: docs/compatibility.md says how a format is
+    retired.
+    """
     versions = {
         "vaiom.baselines.networks": ("vaiom-tabm", 1),
-        "vaiom.forecast.engine": ("vaiom-onnx", 1),
+        "vaiom.forecast.backend": ("vaiom-onnx", 1),
         "vaiom.model.checkpoint": ("vaiom-checkpoint", 2),
         "vaiom.model.horizons": ("vaiom-horizons", 1),
         "vaiom.training.step": ("vaiom-training-state", 1),
-        "vaiom.events.corpus": ("vaiom-corpus", 2),
+        "vaiom.corpus.store": ("vaiom-corpus", 2),
     }
     for name, version in versions.items():
         module = import_module(name)

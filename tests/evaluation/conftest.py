@@ -7,10 +7,10 @@ import pytest
 from simulated_market import Market, TinyRuns, tiny_corpus
 
 from training.tiny_runs import TINY
+from vaiom.corpus.build import build_corpus
 from vaiom.evaluation.inference import asset_months
-from vaiom.events.build import build_corpus
-from vaiom.simulate.market import MarketConfig, write_market
-from vaiom.simulate.oracle import Oracle
+from vaiom.simulation.market import MarketConfig, write_market
+from vaiom.simulation.oracle import Oracle
 from vaiom.training.loop import train
 
 SCORED = ("validation", "test-h1", "test-h2")

@@ -1,7 +1,8 @@
-"""The distribution of a simulated market's return over the next bars, given what anyone can observe, by simulation.
+"""The distribution of a simulated market's return over the next bars, given what anyone can
+observe, by simulation.
 
-Each probability is of the same number of simulated futures: the error of p of n futures is sqrt(p (1 - p) / n). Prices
-are not rounded to ticks on the way, which are far smaller than a bar's move.
+Each probability is of the same number of simulated futures: the error of p of n futures is sqrt(p
+(1 - p) / n). Prices are not rounded to ticks on the way, which are far smaller than a bar's move.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from typing import Any, Self
 import numpy as np
 
 from vaiom.codec import from_json
+from vaiom.corpus.store import Corpus
+from vaiom.corpus.targets import at_horizon
 from vaiom.evaluation.horizons import judge_horizons
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import MODEL, event_bits
-from vaiom.events.corpus import Corpus
-from vaiom.events.horizons import at_horizon
 from vaiom.files import read_json
 from vaiom.model.horizons import load_horizons
 from vaiom.run import Run
-from vaiom.simulate.market import Asset, calendar_profile
-from vaiom.simulate.oracle import TRUTH_FOLDER, UNIT_VARIANCE, Dynamics, Oracle, Truth
+from vaiom.simulation.market import Asset, calendar_profile
+from vaiom.simulation.oracle import TRUTH_FOLDER, UNIT_VARIANCE, Dynamics, Oracle, Truth
 
 FUTURES = 2_000
 _ROWS_AT_ONCE = 250
@@ -44,10 +45,17 @@ class HorizonOracle:
         """The oracle of a folder that `vaiom data simulate` wrote."""
         told: dict[str, Any] = read_json(bars_folder / TRUTH_FOLDER / "market.json")
         assets = {symbol: from_json(Asset, value) for symbol, value in told["assets"].items()}
-        return cls(Oracle.load(bars_folder).truths, assets, from_json(Dynamics, told["market"]["dynamics"]), seed)
+        return cls(
+            Oracle.load(bars_folder).truths,
+            assets,
+            from_json(Dynamics, told["market"]["dynamics"]),
+            seed,
+        )
 
     def predict_proba(self, corpus: Corpus, rows: np.ndarray) -> np.ndarray:
-        """Probabilities (n, K) of the bucket that each row's sum falls into, one imagined future more in each."""
+        """Probabilities (n, K) of the bucket that each row's sum falls into, one imagined future
+        more in each.
+        """
         edges, rng = corpus.edges["return"], np.random.default_rng(self.seed)
         counts = np.ones((len(rows), len(edges) - 1))
         for symbol, inside in corpus.asset_slices.items():
@@ -59,11 +67,17 @@ class HorizonOracle:
                 np.add.at(counts, (part[:, None], places), 1.0)
         return counts / counts.sum(axis=1, keepdims=True)
 
-    def _futures(self, symbol: str, rows: np.ndarray, bars: int, rng: np.random.Generator) -> np.ndarray:
-        """(n, FUTURES) sums of the next log returns after these rows of an asset; the calendar ahead is known."""
+    def _futures(
+        self, symbol: str, rows: np.ndarray, bars: int, rng: np.random.Generator
+    ) -> np.ndarray:
+        """(n, FUTURES) sums of the next log returns after these rows of an asset; the calendar
+        ahead is known.
+        """
         truth, moves = self.truths[symbol], self.dynamics
         hours = truth.timestamps.astype("datetime64[h]")
-        profile = calendar_profile(self.assets[symbol], hours)[rows[:, None] + np.arange(1, bars + 1)]
+        profile = calendar_profile(self.assets[symbol], hours)[
+            rows[:, None] + np.arange(1, bars + 1)
+        ]
         shape, (low, high) = (len(rows), FUTURES), moves.variance_bounds
         drift, spread = np.array(moves.drift), np.array(moves.spread)
         reach = np.cumsum(moves.transition, axis=1)
@@ -76,15 +90,25 @@ class HorizonOracle:
             scale = profile[:, step, None] * np.sqrt(variance)
             move = away - moves.pull * total + scale * (drift[state] + spread[state] * noise)
             shock = move / profile[:, step, None]
-            kept = 1.0 - moves.shock_weight - moves.memory + moves.shock_weight * shock**2 + moves.memory * variance
+            kept = (
+                1.0
+                - moves.shock_weight
+                - moves.memory
+                + moves.shock_weight * shock**2
+                + moves.memory * variance
+            )
             variance, total, chances = np.clip(kept, low, high), total + move, reach[state]
         return total
 
 
-def compare_horizons(corpus: Corpus, bars: Path, run: Path, *, device: str = "auto", most: int = 2_000) -> Any:
-    """By number of bars: mean bits of a run with horizons, of Frequency and of the oracle on Validation, and its error.
+def compare_horizons(
+    corpus: Corpus, bars: Path, run: Path, *, device: str = "auto", most: int = 2_000
+) -> Any:
+    """By number of bars: mean bits of a run with horizons, of Frequency and of the oracle on
+    Validation, and its error.
 
-    The oracle's probabilities come from two simulations, whose halves tell how many bits their chance costs.
+    The oracle's probabilities come from two simulations, whose halves tell how many bits their
+    chance costs.
     """
     model = ModelPredictor.load(Run(run).best, device)
     horizons, found = load_horizons(Run(run).horizons, model.checkpoint), {}
@@ -96,5 +120,9 @@ def compare_horizons(corpus: Corpus, bars: Path, run: Path, *, device: str = "au
         apart = float(np.mean([event_bits(half, buckets).mean() for half in halves]))
         together = float(event_bits(np.mean(halves, axis=0), buckets).mean())
         bits = {name: float(events.bits[name][some].mean()) for name in ("frequency", MODEL)}
-        found[score.bars] = {**bits, "oracle": 2 * together - apart, "oracle_error": apart - together}
+        found[score.bars] = {
+            **bits,
+            "oracle": 2 * together - apart,
+            "oracle_error": apart - together,
+        }
     return found

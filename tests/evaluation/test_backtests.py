@@ -1,4 +1,6 @@
-"""The risk tests examine the served distribution: a replay of it, event by event; their levels under the truth."""
+"""The risk tests examine the served distribution: a replay of it, event by event; their levels
+under the truth.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,19 @@ import pytest
 from simulated_market import TinyRuns
 
 from vaiom.baselines.counts import Markov
-from vaiom.evaluation.calibration import chi_square_tail, christoffersen, forecast_tails, kupiec, tail_tests
+from vaiom.corpus.store import Corpus, open_corpus
+from vaiom.corpus.tokenizer import fit_shape
+from vaiom.distribution.buckets import ReturnDistributions, ReturnShape
+from vaiom.distribution.returns import ReturnDistribution
+from vaiom.evaluation.calibration import (
+    chi_square_tail,
+    christoffersen,
+    forecast_tails,
+    kupiec,
+    tail_tests,
+)
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.events.corpus import Corpus, open_corpus
-from vaiom.events.distribution import ReturnDistributions, ReturnShape
-from vaiom.events.fit import fit_shape
-from vaiom.forecast.distribution import ReturnDistribution
 
 EDGES = np.array([-np.inf, -8, -5, -3, -2, -1, -0.6, -0.25, 0, 0.25, 0.6, 1, 2, 3, 5, 8, np.inf])
 SHAPE = fit_shape(EDGES, 3 * np.random.default_rng(9).standard_t(4, 20_000))
@@ -27,7 +35,9 @@ SHAPE = fit_shape(EDGES, 3 * np.random.default_rng(9).standard_t(4, 20_000))
 
 def forecasts(rng: np.random.Generator, count: int) -> ReturnDistributions:
     weights = np.array([1, 2, 6, 15, 60, 60, 80, 80, 80, 80, 60, 60, 15, 6, 2, 1.0])
-    return ReturnDistributions(probs=rng.dirichlet(weights, count), sigma=rng.uniform(1e-4, 1e-2, count), shape=SHAPE)
+    return ReturnDistributions(
+        probs=rng.dirichlet(weights, count), sigma=rng.uniform(1e-4, 1e-2, count), shape=SHAPE
+    )
 
 
 def draw(rng: np.random.Generator, distributions: ReturnDistributions) -> np.ndarray:
@@ -36,7 +46,9 @@ def draw(rng: np.random.Generator, distributions: ReturnDistributions) -> np.nda
 
 def served(corpus: Corpus, row: int, probs: np.ndarray) -> ReturnDistribution:
     """What a user would have held after the bar of this row."""
-    symbol = next(name for name, rows in corpus.asset_slices.items() if rows.start <= row < rows.stop)
+    symbol = next(
+        name for name, rows in corpus.asset_slices.items() if rows.start <= row < rows.stop
+    )
     return ReturnDistribution(
         symbol=symbol,
         probs=probs / probs.sum(),
@@ -62,7 +74,9 @@ def test_the_reported_tests_equal_a_replay_of_the_served_distributions(
     shutil.copytree(tiny.runs[0], run)
     # A model of four steps has tails that nothing exceeds: here it answers as Markov does.
     markov = Markov().fit(corpus, corpus.endpoints("train", 16))
-    monkeypatch.setattr(ModelPredictor, "predict_proba", lambda _, corpus, rows: markov.predict_proba(corpus, rows))
+    monkeypatch.setattr(
+        ModelPredictor, "predict_proba", lambda _, corpus, rows: markov.predict_proba(corpus, rows)
+    )
     result = evaluate_run(run, corpus, "validation", device="cpu")
     rows = corpus.endpoints("validation", 16)
     probs = markov.predict_proba(corpus, rows)
@@ -84,10 +98,19 @@ def test_the_reported_tests_equal_a_replay_of_the_served_distributions(
         shortfalls = [dist.expected_shortfall(1 - level, side) for dist in held]
         hits = [loss > limit for loss, limit in zip(losses, limits, strict=True)]
         count, number = len(hits), sum(hits)
-        assert (test.num_events, test.exceedances, test.exceedance_rate) == (count, number, number / count)
-        ratio = -2 * (log_likelihood(number, count, level) - log_likelihood(number, count, number / count))
+        assert (test.num_events, test.exceedances, test.exceedance_rate) == (
+            count,
+            number,
+            number / count,
+        )
+        ratio = -2 * (
+            log_likelihood(number, count, level) - log_likelihood(number, count, number / count)
+        )
         assert test.kupiec_p == pytest.approx(math.erfc(math.sqrt(max(ratio, 0) / 2)), abs=1e-9)
-        lost = [loss / (level * mean) * hit for loss, mean, hit in zip(losses, shortfalls, hits, strict=True)]
+        lost = [
+            loss / (level * mean) * hit
+            for loss, mean, hit in zip(losses, shortfalls, hits, strict=True)
+        ]
         assert test.shortfall_z2 == pytest.approx(sum(lost) / count - 1, abs=1e-9)
         after = {False: [], True: []}
         symbols = [dist.symbol for dist in held]
@@ -99,20 +122,33 @@ def test_the_reported_tests_equal_a_replay_of_the_served_distributions(
         else:
             pooled = [*after[False], *after[True]]
             none = log_likelihood(sum(pooled), len(pooled), sum(pooled) / len(pooled))
-            memory = sum(log_likelihood(sum(part), len(part), sum(part) / len(part)) for part in after.values())
-            assert test.independence_p == pytest.approx(math.erfc(math.sqrt(max(memory - none, 0))), abs=1e-7)
-        by_asset = [each for each in result.backtests_by["asset"] if (each.level, each.side) == (level, side)]
+            memory = sum(
+                log_likelihood(sum(part), len(part), sum(part) / len(part))
+                for part in after.values()
+            )
+            assert test.independence_p == pytest.approx(
+                math.erfc(math.sqrt(max(memory - none, 0))), abs=1e-7
+            )
+        by_asset = [
+            each
+            for each in result.backtests_by["asset"]
+            if (each.level, each.side) == (level, side)
+        ]
         for each in by_asset:
             own = [hit for hit, symbol in zip(hits, symbols, strict=True) if symbol == each.group]
             assert (each.num_events, each.exceedances) == (len(own), sum(own))
 
 
 def test_the_variance_of_the_shortfall_statistic_is_that_of_draws() -> None:
-    """One distribution asked many times: the mean square of its losses beyond the limit, by drawing."""
+    """One distribution asked many times: the mean square of its losses beyond the limit, by
+    drawing.
+    """
     rng = np.random.default_rng(4)
     one = forecasts(rng, 1)
     drawn = one.rvs(400_000, seed=1)[0]
-    for (side, level), (_, [limit], [shortfall], [square]) in forecast_tails(one, np.zeros(1)).items():
+    for (side, level), (_, [limit], [shortfall], [square]) in forecast_tails(
+        one, np.zeros(1)
+    ).items():
         losses = -drawn if side == "long" else drawn
         beyond = losses[losses > limit]
         assert len(beyond) / len(drawn) == pytest.approx(level, rel=0.05)
@@ -134,17 +170,26 @@ def test_christoffersen_counts_transitions_within_an_asset_alone() -> None:
     exceeded = np.array([0, 1, 1, 0, 0, 1, 0, 0, 1, 1], bool)
     assets = np.array(list("aaaaabbbbb"))
     pairs = [(exceeded[i], exceeded[i + 1]) for i in range(9) if i != 4]
-    counts = {key: sum((bool(a), bool(b)) == key for a, b in pairs) for key in ((0, 0), (0, 1), (1, 0), (1, 1))}
+    counts = {
+        key: sum((bool(a), bool(b)) == key for a, b in pairs)
+        for key in ((0, 0), (0, 1), (1, 0), (1, 1))
+    }
     calm, hit = counts[0, 0] + counts[0, 1], counts[1, 0] + counts[1, 1]
     rate = (counts[0, 1] + counts[1, 1]) / 8
     memory = log_likelihood(counts[0, 1], calm, counts[0, 1] / calm)
     memory += log_likelihood(counts[1, 1], hit, counts[1, 1] / hit)
     got = christoffersen(exceeded, assets)
-    assert got == pytest.approx(-2 * (log_likelihood(counts[0, 1] + counts[1, 1], 8, rate) - memory))
+    assert got == pytest.approx(
+        -2 * (log_likelihood(counts[0, 1] + counts[1, 1], 8, rate) - memory)
+    )
     assert christoffersen(np.zeros(5, bool), assets[:5]) is None
     assert christoffersen(np.ones(5, bool), assets[:5]) is None
     assert christoffersen(np.array([0, 1, 0, 1, 0, 1], bool), np.array(list("abcdef"))) is None
-    assert (chi_square_tail(None, 1), chi_square_tail(-1e-9, 1), chi_square_tail(-1e-9, 2)) == (None, 1.0, 1.0)
+    assert (chi_square_tail(None, 1), chi_square_tail(-1e-9, 1), chi_square_tail(-1e-9, 2)) == (
+        None,
+        1.0,
+        1.0,
+    )
 
 
 def test_every_figure_of_a_tail_test_equals_its_definition() -> None:
@@ -156,7 +201,9 @@ def test_every_figure_of_a_tail_test_equals_its_definition() -> None:
     variance = sum(s / (0.05 * m**2) - 1 for s, m in zip(square, shortfall, strict=True)) / 16
     assert (test.exceedances, test.exceedance_rate, test.num_events) == (2, 0.5, 4)
     assert test.shortfall_z2 == pytest.approx(z2)
-    assert test.shortfall_p == pytest.approx(0.5 * math.erfc(z2 / math.sqrt(2 * variance)), rel=1e-9)
+    assert test.shortfall_p == pytest.approx(
+        0.5 * math.erfc(z2 / math.sqrt(2 * variance)), rel=1e-9
+    )
     both = kupiec(loss > limit, 0.05) + (christoffersen(loss > limit, np.full(4, "a")) or 0.0)
     assert test.conditional_coverage_p == pytest.approx(math.exp(-both / 2), rel=1e-9)
     tails["long", 0.05][2, 0] = 0.0  # a forecast that no loss is beyond
@@ -171,7 +218,9 @@ def test_the_truth_passes_and_is_rejected_as_rarely_as_the_levels_say() -> None:
     trials = 150
     for _ in range(trials):
         dists = forecasts(rng, 1_500)
-        results = tail_tests(forecast_tails(dists, draw(rng, dists)), np.repeat(["a", "b"], 750), np.zeros(1_500))
+        results = tail_tests(
+            forecast_tails(dists, draw(rng, dists)), np.repeat(["a", "b"], 750), np.zeros(1_500)
+        )
         assert [(test.side, test.level) for test in results] == [
             ("long", 0.01),
             ("short", 0.01),
@@ -186,7 +235,9 @@ def test_the_truth_passes_and_is_rejected_as_rarely_as_the_levels_say() -> None:
 def test_tails_that_are_heavier_than_forecast_are_found() -> None:
     rng = np.random.default_rng(1)
     dists = forecasts(rng, 4_000)
-    for test in tail_tests(forecast_tails(dists, 1.6 * draw(rng, dists)), np.full(4_000, "a"), np.zeros(4_000)):
+    for test in tail_tests(
+        forecast_tails(dists, 1.6 * draw(rng, dists)), np.full(4_000, "a"), np.zeros(4_000)
+    ):
         assert test.kupiec_p is not None
         assert test.kupiec_p < 1e-3
         assert test.shortfall_z2 is not None
@@ -216,5 +267,9 @@ def test_groups_are_tested_apart() -> None:
     half = ReturnDistributions(probs=dists.probs[:30], sigma=dists.sigma[:30], shape=SHAPE)
     alone = tail_tests(forecast_tails(half, outcome[:30]), assets[:30], groups[:30])
     for own, again in zip(results[:4], alone, strict=True):
-        assert (own.num_events, own.undefined_share, own.exceedances) == (30, 0.0, again.exceedances)
+        assert (own.num_events, own.undefined_share, own.exceedances) == (
+            30,
+            0.0,
+            again.exceedances,
+        )
         assert own.shortfall_z2 == pytest.approx(again.shortfall_z2)

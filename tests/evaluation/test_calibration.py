@@ -1,4 +1,6 @@
-"""The test of the PIT: right levels when calibrated, rejections when not; scores against plain loops."""
+"""The test of the PIT: right levels when calibrated, rejections when not; scores against plain
+loops.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_market import randomised_pit
 
-from vaiom.evaluation.calibration import calibrate, kuiper_test, measure_reliability, score_group, score_groups
+from vaiom.evaluation.calibration import (
+    calibrate,
+    kuiper_test,
+    measure_reliability,
+    score_group,
+    score_groups,
+)
 
 
 def test_rejection_rates_of_uniform_values_are_the_nominal_ones() -> None:
@@ -34,7 +42,8 @@ def test_outcomes_drawn_from_the_prediction_pass_and_others_fail() -> None:
 
 
 def test_statistic_is_the_largest_excess_plus_the_largest_deficit() -> None:
-    # Both values lie in the lower half: the empirical distribution runs ahead by 0.6 and lags by 0.2.
+    # Both values lie in the lower half: the empirical distribution runs ahead by 0.6 and lags by
+    # 0.2.
     assert kuiper_test(np.array([0.2, 0.4])).statistic == pytest.approx(0.6 + 0.2)
     assert kuiper_test(np.linspace(0.005, 0.995, 100)).p_value == 1.0
     with pytest.raises(ValueError, match="at least one event"):
@@ -62,7 +71,9 @@ def test_scores_equal_plain_loops(seed: int, count: int) -> None:
     assert got.brier == pytest.approx(brier, abs=1e-9)
     assert got.ranked_probability_score == pytest.approx(ranked, abs=1e-9)
     assert got.entropy_bits == pytest.approx(entropy, abs=1e-6)
-    assert (got.tails_predicted, got.tails_observed) == pytest.approx((predicted, observed), abs=1e-9)
+    assert (got.tails_predicted, got.tails_observed) == pytest.approx(
+        (predicted, observed), abs=1e-9
+    )
 
 
 def test_reliability_groups_events_by_forecast() -> None:
@@ -87,7 +98,12 @@ def test_a_true_law_is_reliable_everywhere_and_a_sharpened_one_is_not() -> None:
         assert item.error < 0.02
     sharp = probs**2 / (probs**2).sum(axis=1, keepdims=True)
     worse = calibrate(sharp, buckets, randomised_pit(sharp, buckets, seed=0))
-    assert max(item.error for item in got.buckets) < 0.01 < 0.02 < min(item.error for item in worse.buckets)
+    assert (
+        max(item.error for item in got.buckets)
+        < 0.01
+        < 0.02
+        < min(item.error for item in worse.buckets)
+    )
     assert worse.overall.entropy_bits < got.overall.entropy_bits
     assert worse.overall.brier > got.overall.brier
     assert worse.overall.ranked_probability_score > got.overall.ranked_probability_score

@@ -17,15 +17,15 @@ from vaiom.baselines.base import BASELINES
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.store import save_losses
 from vaiom.cli.main import main
+from vaiom.corpus.build import CorpusConfig, build_corpus
+from vaiom.corpus.splits import SplitConfig
+from vaiom.corpus.store import Corpus, open_corpus
+from vaiom.corpus.targets import at_horizon
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import SampleSize, caveats_of, evaluate_run
 from vaiom.evaluation.ledger import LEDGER_NAME, ledger_heads, model_looks
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, read_events
-from vaiom.events.build import CorpusConfig, build_corpus
-from vaiom.events.corpus import Corpus, open_corpus
-from vaiom.events.horizons import at_horizon
-from vaiom.events.splits import SplitConfig
 from vaiom.model.checkpoint import load_model
 from vaiom.run import Run
 
@@ -44,7 +44,9 @@ class Ran:
         self.code, self.out, self.err = code, out, err
 
 
-def vaiom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object) -> Ran:
+def vaiom(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object
+) -> Ran:
     monkeypatch.setattr(sys, "argv", ["vaiom", *map(str, words)])
     with pytest.raises(SystemExit) as caught:
         main()
@@ -62,7 +64,9 @@ def test_figures_are_those_of_the_events_and_each_test_look_counts(
     assert got == json.loads((run / "evaluation-validation.json").read_text())
     rows = corpus.endpoints("validation", 16)
     events = read_events(run, "validation")
-    model = event_bits(ModelPredictor.load(Run(run).best, "cpu").predict_proba(corpus, rows), events.buckets)
+    model = event_bits(
+        ModelPredictor.load(Run(run).best, "cpu").predict_proba(corpus, rows), events.buckets
+    )
     np.testing.assert_allclose(events.bits["model"], model, atol=1e-5)
     fitted = Frequency().fit(corpus, corpus.endpoints("train", 16))
     frequency = event_bits(fitted.predict_proba(corpus, rows), events.buckets)
@@ -76,7 +80,11 @@ def test_figures_are_those_of_the_events_and_each_test_look_counts(
     assert sum(each["num_events"] for each in got["by"]["hour"]) == got["num_events"] == len(rows)
     assert (got["looks"], got["seeds"], got["all_tests"]) == (None, None, None)
     model = load_model(run)
-    assert (got["seed"], got["step"]) == (model.provenance.seed, model.provenance.step) == (17, got["step"])
+    assert (
+        (got["seed"], got["step"])
+        == (model.provenance.seed, model.provenance.step)
+        == (17, got["step"])
+    )
     assert (got["checkpoint_sha256"], got["corpus_sha256"]) == (model.sha256, corpus.sha256)
     assert (got["run"], got["corpus"], got["experiment"]) == (str(run), str(corpus.path), "tiny")
     assert (got["precision"], got["baselines"], got["horizons"]) == ("float32", None, None)
@@ -92,7 +100,11 @@ def test_figures_are_those_of_the_events_and_each_test_look_counts(
     for count, split in ((1, "test-h1"), (2, "test-h1"), (1, "test-h2")):
         ran = vaiom(monkeypatch, capsys, *base, "--split", split)
         assert ran.code == 0, ran.err
-        shown = (ran.out + ran.err[ran.err.rindex("events\n") :]).replace(str(place), "runs").splitlines()
+        shown = (
+            (ran.out + ran.err[ran.err.rindex("events\n") :])
+            .replace(str(place), "runs")
+            .splitlines()
+        )
         assert shown[0].startswith("On ")  # the verdict
         assert max(map(len, shown)) <= 80, max(shown, key=len)
         assert len(model_looks(corpus, split)) == count
@@ -102,10 +114,16 @@ def test_figures_are_those_of_the_events_and_each_test_look_counts(
     assert both["num_events"] == len(read_events(run, "test-h1")) + len(read_events(run, "test-h2"))
 
 
-def test_all_tests_together_follow_the_events_and_the_checkpoint(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever split is scored again, nothing stored rests on events that are gone or of another model."""
+def test_all_tests_together_follow_the_events_and_the_checkpoint(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever split is scored again, nothing stored rests on events that are gone or of another
+    model.
+    """
     monkeypatch.setattr("vaiom.evaluation.inference.CONFIDENCE_SET_REPLICATES", 50)
-    monkeypatch.setattr(ModelPredictor, "predict_proba", lambda _, corpus, rows: np.full((len(rows), 16), 1 / 16))
+    monkeypatch.setattr(
+        ModelPredictor, "predict_proba", lambda _, corpus, rows: np.full((len(rows), 16), 1 / 16)
+    )
     corpus, run = open_corpus(place / "corpus"), place / "seed17"
     first, second = (Run(run).evaluation(split) for split in ("test-h1", "test-h2"))
 
@@ -125,10 +143,16 @@ def test_all_tests_together_follow_the_events_and_the_checkpoint(place: Path, mo
     # Validation is no test, and changes nothing.
     assert evaluate_run(run, corpus, "validation", device="cpu").all_tests is None
     assert together(second) == both
-    monkeypatch.setattr(ModelPredictor, "predict_proba", lambda _, corpus, rows: np.tile(np.eye(16)[7], (len(rows), 1)))
+    monkeypatch.setattr(
+        ModelPredictor,
+        "predict_proba",
+        lambda _, corpus, rows: np.tile(np.eye(16)[7], (len(rows), 1)),
+    )
     evaluate_run(run, corpus, "test-h1", device="cpu")
     assert together(first) == together(second) != both
-    second.write_text(json.dumps({**json.loads(second.read_text()), "checkpoint_sha256": "of another"}))
+    second.write_text(
+        json.dumps({**json.loads(second.read_text()), "checkpoint_sha256": "of another"})
+    )
     assert evaluate_run(run, corpus, "test-h1", device="cpu").all_tests is None
     assert together(second) is None
 
@@ -139,7 +163,9 @@ def test_figures_may_be_written_elsewhere_with_the_model_and_never_into_a_packag
     monkeypatch.setattr("vaiom.evaluation.inference.CONFIDENCE_SET_REPLICATES", 50)
     corpus, run, out = open_corpus(place / "corpus"), place / "seed17", place / "new" / "folder"
     before, reported = sorted(run.rglob("*")), list[Any]()
-    found = evaluate_run(run, corpus, "validation", out=out, device="cpu", progress=lambda *at: reported.append(at))
+    found = evaluate_run(
+        run, corpus, "validation", out=out, device="cpu", progress=lambda *at: reported.append(at)
+    )
     assert sorted(path.name for path in out.iterdir()) == [
         *("best.safetensors", "evaluation-validation.json", "events-validation.parquet")
     ]
@@ -174,23 +200,43 @@ ROUGH = "The month-clustered interval rests on {} blocks only: take it as a roug
                 "One asset in one month is a single block: no interval can be given.",
             ],
         ),
-        (2, 7, [1, 16], "", ["No event ended in bucket 1, 16: no figure there, and calibration is untested."]),
+        (
+            2,
+            7,
+            [1, 16],
+            "",
+            ["No event ended in bucket 1, 16: no figure there, and calibration is untested."],
+        ),
         (2, 7, [], "use", ["The model is a refit, for use and not for evidence."]),
     ],
 )
 def test_small_samples_and_refits_have_caveats(
     assets: int, months: int, empty: list[int], purpose: str, says: list[str]
 ) -> None:
-    assert caveats_of(SampleSize(num_assets=assets, num_months=months, empty_buckets=empty), purpose) == says
+    assert (
+        caveats_of(SampleSize(num_assets=assets, num_months=months, empty_buckets=empty), purpose)
+        == says
+    )
 
 
 def test_a_single_month_prints_what_cannot_be_said(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran = vaiom(
-        monkeypatch, capsys, "evaluate", place / "seed17", "--corpus", place / "corpus", "--split", "test-h1",
-        "--device", "cpu", "--all", "--out", place / ("-long" * 20),
-    )  # fmt: skip
+        monkeypatch,
+        capsys,
+        "evaluate",
+        place / "seed17",
+        "--corpus",
+        place / "corpus",
+        "--split",
+        "test-h1",
+        "--device",
+        "cpu",
+        "--all",
+        "--out",
+        place / ("-long" * 20),
+    )
     assert f"{'-long' * 20}/evaluation-" in ran.err  # words of more than a line are not broken
     assert "One month only: the month-clustered interval is undefined." in ran.err
     assert "undefined" in ran.out
@@ -205,20 +251,42 @@ def test_stored_losses_and_other_seeds_stand_beside_the_run(
     corpus = open_corpus(place / "corpus")
     rows = corpus.endpoints("validation", 16)
     save_losses(place / "stored", corpus, "validation", {"guess": np.full(len(rows), 4.0)}, 16)
-    common = ["--corpus", corpus.path, "--split", "validation", "--baselines", place / "stored", "--device", "cpu"]
-    refused = vaiom(monkeypatch, capsys, "evaluate", place / "seed17", *common, "--seed-run", place / "seed29")
+    common = [
+        "--corpus",
+        corpus.path,
+        "--split",
+        "validation",
+        "--baselines",
+        place / "stored",
+        "--device",
+        "cpu",
+    ]
+    refused = vaiom(
+        monkeypatch, capsys, "evaluate", place / "seed17", *common, "--seed-run", place / "seed29"
+    )
     assert refused.code == 2
     assert "no scored events" in refused.err
     first = vaiom(monkeypatch, capsys, "evaluate", place / "seed29", *common)
     assert first.code == 0, first.err
-    ran = vaiom(monkeypatch, capsys, "evaluate", place / "seed17", *common, "--seed-run", place / "seed29", "--json")
+    ran = vaiom(
+        monkeypatch,
+        capsys,
+        "evaluate",
+        place / "seed17",
+        *common,
+        "--seed-run",
+        place / "seed29",
+        "--json",
+    )
     got = json.loads(ran.out)
     assert list(got["bits"]) == ["model", "guess"]
     assert got["bits"]["guess"] == 4.0
     seeds = got["seeds"]["guess"]
     assert len(seeds["bits"]) == 2
     assert seeds["seed_sd_bits"] == pytest.approx(np.std(list(seeds["bits"].values()), ddof=1))
-    itself = vaiom(monkeypatch, capsys, "evaluate", place / "seed17", *common, "--seed-run", place / "seed17")
+    itself = vaiom(
+        monkeypatch, capsys, "evaluate", place / "seed17", *common, "--seed-run", place / "seed17"
+    )
     assert itself.code == 2
     assert "another seed of itself" in itself.err
 
@@ -259,7 +327,9 @@ def test_refusals_are_clear_and_leave_nothing(
     ]
     before = sorted(path.name for path in (place / "seed17").iterdir())
     for corpus, words, says in cases:
-        ran = vaiom(monkeypatch, capsys, "evaluate", place / "seed17", "--corpus", place / corpus, *words)
+        ran = vaiom(
+            monkeypatch, capsys, "evaluate", place / "seed17", "--corpus", place / corpus, *words
+        )
         assert (ran.code, ran.out) == (2, ""), (words, ran.err)
         assert says in ran.err, (words, ran.err)
     assert sorted(path.name for path in (place / "seed17").iterdir()) == before
@@ -269,16 +339,49 @@ def test_refusals_are_clear_and_leave_nothing(
 def test_the_sealed_split_opens_when_it_is_named_and_is_recorded(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--corpus", place / "corpus", "--split", "sealed", "--unseal", "sealed", "--device", "cpu", "--json"]
+    words = [
+        "--corpus",
+        place / "corpus",
+        "--split",
+        "sealed",
+        "--unseal",
+        "sealed",
+        "--device",
+        "cpu",
+        "--json",
+    ]
     ran = vaiom(monkeypatch, capsys, "evaluate", place / "seed17", *words)
-    assert json.loads(ran.out)["looks"] == len(model_looks(open_corpus(place / "corpus"), "sealed")) == 1
+    assert (
+        json.loads(ran.out)["looks"]
+        == len(model_looks(open_corpus(place / "corpus"), "sealed"))
+        == 1
+    )
     context = load_model(place / "seed17").config.history
-    words = ["--split", "sealed", "--unseal", "sealed", "--only", "frequency", "--context", context, "--json"]
+    words = [
+        "--split",
+        "sealed",
+        "--unseal",
+        "sealed",
+        "--only",
+        "frequency",
+        "--context",
+        context,
+        "--json",
+    ]
     scored = vaiom(monkeypatch, capsys, "baselines", place / "corpus", "--out", place / "b", *words)
     assert json.loads(scored.out)["events"] == json.loads(ran.out)["num_events"]
     # All splits that a run was judged on, the sealed one only where it is named.
     Run(place / "seed17").evaluation("validation").touch()
-    words = ["baselines", place / "corpus", "--out", place / "b", "--only", "frequency", "--for", place / "seed17"]
+    words = [
+        "baselines",
+        place / "corpus",
+        "--out",
+        place / "b",
+        "--only",
+        "frequency",
+        "--for",
+        place / "seed17",
+    ]
     assert "pass --unseal sealed" in vaiom(monkeypatch, capsys, *words).err
     made = vaiom(monkeypatch, capsys, *words, "--unseal", "sealed", "--json")
     assert list(json.loads(made.out)["splits"]) == ["sealed", "validation"]
@@ -292,7 +395,7 @@ blocked = ("polars", "pyarrow", "pandas", "lightgbm", "arch", "scipy", "matplotl
 sys.modules.update(dict.fromkeys(blocked))
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.scores import read_events
-from vaiom.events.corpus import open_corpus
+from vaiom.corpus.store import open_corpus
 run = Path(sys.argv[1])
 result = evaluate_run(run, open_corpus(sys.argv[2]), "validation", device="cpu")
 assert len(read_events(run, "validation")) == result.num_events
@@ -308,7 +411,16 @@ def test_baselines_are_made_for_a_run(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, losses = place / "seed17", place / "for-the-run"
-    score = ["evaluate", run, "--corpus", place / "corpus", "--device", "cpu", "--split", "validation"]
+    score = [
+        "evaluate",
+        run,
+        "--corpus",
+        place / "corpus",
+        "--device",
+        "cpu",
+        "--split",
+        "validation",
+    ]
     words = ["baselines", place / "corpus", "--only", "frequency", "--out"]
     assert vaiom(monkeypatch, capsys, *words, place / "others").code == 0
     refused = vaiom(monkeypatch, capsys, *score, "--baselines", place / "others")
@@ -323,7 +435,10 @@ def test_baselines_are_made_for_a_run(
     made = json.loads(vaiom(monkeypatch, capsys, *words, losses, "--for", run, "--json").out)
     assert list(made["splits"]) == ["validation"]
     judged = vaiom(monkeypatch, capsys, *score, "--baselines", losses, "--json")
-    assert json.loads(judged.out)["bits"]["frequency"] == made["splits"]["validation"]["bits"]["frequency"]
+    assert (
+        json.loads(judged.out)["bits"]["frequency"]
+        == made["splits"]["validation"]["bits"]["frequency"]
+    )
 
 
 def test_baselines_are_all_that_can_be_fitted_here_or_those_that_are_named(
@@ -335,16 +450,24 @@ def test_baselines_are_all_that_can_be_fitted_here_or_those_that_are_named(
     ran = vaiom(monkeypatch, capsys, *words, place / "all")
     left = ",".join(name for name in BASELINES if name not in usual)
     assert f"left out: {left}; --only {left} trains them all the same." in ran.err
-    rows = {row[0]: row[1:] for line in ran.out.splitlines() if (row := line.split()) and row[0] in usual}
+    rows = {
+        row[0]: row[1:]
+        for line in ran.out.splitlines()
+        if (row := line.split()) and row[0] in usual
+    }
     best = min(float(own) for own, _ in rows.values())
     for own, behind in rows.values():
         assert float(behind) == pytest.approx(float(own) - best, abs=2e-4)
     assert "validation: " in ran.out
-    named = vaiom(monkeypatch, capsys, *words, place / "one", "--only", " markov", "--horizon", 4, "--json")
+    named = vaiom(
+        monkeypatch, capsys, *words, place / "one", "--only", " markov", "--horizon", 4, "--json"
+    )
     assert "left out" not in named.err
     corpus = at_horizon(open_corpus(place / "corpus"), 4)
     rows = corpus.endpoints("validation", 16)
     expected = Markov().fit(corpus, corpus.endpoints("train", 16)).predict_proba(corpus, rows)
     answer = json.loads(named.out)
     assert (list(answer["bits"]), answer["events"]) == (["markov"], len(rows))
-    assert answer["bits"]["markov"] == pytest.approx(event_bits(expected, corpus.target_return[rows]).mean())
+    assert answer["bits"]["markov"] == pytest.approx(
+        event_bits(expected, corpus.target_return[rows]).mean()
+    )

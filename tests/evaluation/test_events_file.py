@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 
 from vaiom.errors import DataError
-from vaiom.evaluation.scores import ScoredEvents, difference_of, read_events, require_same_events, write_events
+from vaiom.evaluation.scores import (
+    ScoredEvents,
+    difference_of,
+    read_events,
+    require_same_events,
+    write_events,
+)
 
 EVENTS = ScoredEvents(
     symbols=np.array(["EURUSD", "EURUSD", "XAUUSD"]),
@@ -22,7 +28,9 @@ EVENTS = ScoredEvents(
 
 
 @pytest.mark.parametrize("form", ["parquet", "npz"])
-def test_events_come_back_as_they_were(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_come_back_as_they_were(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = {"parquet": "npz", "npz": "parquet"}[form]
     (tmp_path / f"events-test-h1.{other}").write_bytes(b"an earlier one")
     if form == "npz":
@@ -106,8 +114,13 @@ def test_probabilities_come_back_and_what_is_none_is_refused(
 
 def test_the_first_event_that_differs_is_named() -> None:
     with pytest.raises(DataError) as caught:
-        require_same_events(EVENTS, replace(EVENTS, buckets=np.array([1, 15, 9], np.uint8)), where="there")
-    assert (caught.value.got, caught.value.expected) == ("event 1 differs", "the same 3 events in the same order")
+        require_same_events(
+            EVENTS, replace(EVENTS, buckets=np.array([1, 15, 9], np.uint8)), where="there"
+        )
+    assert (caught.value.got, caught.value.expected) == (
+        "event 1 differs",
+        "the same 3 events in the same order",
+    )
     assert difference_of(EVENTS, EVENTS) is None
 
 
@@ -117,7 +130,9 @@ def test_an_archive_that_ends_too_early_is_refused(tmp_path: Path) -> None:
     np.savez(file, symbol=np.array(["a"]))
     damaged = bytearray(file.read_bytes())
     entry = damaged.rfind(b"PK\x01\x02")
-    struct.pack_into("<II", damaged, entry + 20, 1_000_000, 1_000_000)  # sizes in the archive and unpacked
+    struct.pack_into(
+        "<II", damaged, entry + 20, 1_000_000, 1_000_000
+    )  # sizes in the archive and unpacked
     file.write_bytes(damaged)
     with pytest.raises(DataError, match="not readable as scored events"):
         read_events(tmp_path, "validation")

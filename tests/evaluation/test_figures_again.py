@@ -1,4 +1,6 @@
-"""Every figure of an evaluation against the plainest code for it, one event after another, on any events."""
+"""Every figure of an evaluation against the plainest code for it, one event after another, on any
+events.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference import event_figures, forecast_figures, state_figures
-from vaiom.audit.figures import compare_figures
-from vaiom.audit.proof import Claim, Proof
+from vaiom.auditing.figures import compare_figures
+from vaiom.auditing.proof import Claim, Proof
 from vaiom.codec import to_json
+from vaiom.corpus.tokenizer import fit_shape
+from vaiom.distribution.buckets import ReturnDistributions
 from vaiom.evaluation.calibration import judge_forecasts
 from vaiom.evaluation.evaluate import mixture_report
 from vaiom.evaluation.inference import ConfidenceSet, compare, compare_seeds
 from vaiom.evaluation.scores import ScoredEvents, bits_by_group, clip_probabilities
-from vaiom.events.distribution import ReturnDistributions
-from vaiom.events.fit import fit_shape
 
-EDGES = np.array([-np.inf, -3, -2, -1.5, -1, -0.7, -0.4, -0.2, 0, 0.2, 0.4, 0.7, 1, 1.5, 2, 3, np.inf])
+EDGES = np.array(
+    [-np.inf, -3, -2, -1.5, -1, -0.7, -0.4, -0.2, 0, 0.2, 0.4, 0.7, 1, 1.5, 2, 3, np.inf]
+)
 
 
-def random_events(rng: np.random.Generator, count: int, num_assets: int, num_months: int) -> ScoredEvents:
+def random_events(
+    rng: np.random.Generator, count: int, num_assets: int, num_months: int
+) -> ScoredEvents:
     hours = np.sort(rng.integers(0, 24 * 30 * num_months, count))
     return ScoredEvents(
         symbols=np.array(["XAUUSD", "EURUSD", "USDJPY"])[rng.integers(0, num_assets, count)],
@@ -46,7 +52,9 @@ SIZES = (st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 3), st.in
 
 @settings(max_examples=6)
 @given(*SIZES)
-def test_both_computations_from_bits_agree(seed: int, count: int, num_assets: int, num_months: int) -> None:
+def test_both_computations_from_bits_agree(
+    seed: int, count: int, num_assets: int, num_months: int
+) -> None:
     events = random_events(np.random.default_rng(seed), count, num_assets, num_months)
     labels = {
         "asset": events.symbols,
@@ -58,19 +66,28 @@ def test_both_computations_from_bits_agree(seed: int, count: int, num_assets: in
         "num_events": len(events),
         "bits": {name: float(losses.mean()) for name, losses in events.bits.items()},
         "against": [asdict(each) for each in compare(events)],
-        "by": {name: [asdict(each) for each in bits_by_group(events.bits, values)] for name, values in labels.items()},
+        "by": {
+            name: [asdict(each) for each in bits_by_group(events.bits, values)]
+            for name, values in labels.items()
+        },
     }
-    ours = {name: value for name, value in event_figures.figures_of(events).items() if name in stored}
+    ours = {
+        name: value for name, value in event_figures.figures_of(events).items() if name in stored
+    }
     assert agree(ours, stored) > 60
     found = ConfidenceSet.of(events.bits, events.target_times)
     if found is not None:
         agree(event_figures.confidence_set(events), asdict(found))
-    blocks = event_figures.blocks_of(events.bits["model"], event_figures.months_of(events), events.symbols)
+    blocks = event_figures.blocks_of(
+        events.bits["model"], event_figures.months_of(events), events.symbols
+    )
     runs = {"a": events.bits["model"], "b": events.bits["markov"]}
     found = compare_seeds(events, runs)
     assert (found is not None) == (len(blocks) > 1)
     if found:
-        agree(event_figures.seeds(events, runs), {name: asdict(each) for name, each in found.items()})
+        agree(
+            event_figures.seeds(events, runs), {name: asdict(each) for name, each in found.items()}
+        )
 
 
 @settings(max_examples=15)
@@ -89,7 +106,9 @@ def test_both_computations_from_forecasts_agree(
     hours = np.array(event_figures.hours_of(events))
     served = ReturnDistributions(probs=clip_probabilities(probs), sigma=sigma, shape=fitted)
     groups = {"asset": events.symbols, "hour": hours}
-    stored = to_json(judge_forecasts(served, probs, events.buckets, z_next * sigma, events.symbols, groups))
+    stored = to_json(
+        judge_forecasts(served, probs, events.buckets, z_next * sigma, events.symbols, groups)
+    )
     forecasts = forecast_figures.Forecasts(
         shares=[forecast_figures.clipped(each) for each in probs.tolist()],
         buckets=events.buckets.tolist(),

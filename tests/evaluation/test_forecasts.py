@@ -1,4 +1,6 @@
-"""`vaiom score`: other people's forecasts on our events, what they become, and everything that is refused."""
+"""`vaiom score`: other people's forecasts on our events, what they become, and everything that is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,14 @@ from cli.command_line import Vaiom, require_refusal
 from strategies import random_bars
 from vaiom.baselines.counts import Frequency
 from vaiom.codec import to_json
+from vaiom.corpus.build import CorpusConfig, build_corpus
+from vaiom.corpus.store import Corpus, open_corpus
+from vaiom.distribution.buckets import ReturnShape, Tail
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.evaluate import ForecastScore, evaluate_run
 from vaiom.evaluation.forecasts import quantile_buckets
 from vaiom.evaluation.ledger import read_ledger
 from vaiom.evaluation.scores import event_bits, losses_of, read_events
-from vaiom.events.build import CorpusConfig, build_corpus
-from vaiom.events.corpus import Corpus, open_corpus
-from vaiom.events.distribution import ReturnShape, Tail
 from vaiom.market.folder import write_symbol
 from vaiom.run import Run
 
@@ -53,7 +55,9 @@ def place(tiny: TinyRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(tiny.corpus, folder / "corpus")
     shutil.copytree(tiny.runs[0], folder / "run")
     corpus = open_corpus(folder / "corpus")
-    package.fit_baselines(corpus, folder / "baselines", only=["frequency", "ewma_t"], context=CONTEXT)
+    package.fit_baselines(
+        corpus, folder / "baselines", only=["frequency", "ewma_t"], context=CONTEXT
+    )
     evaluate_run(folder / "run", corpus, "validation", device="cpu")
     return folder
 
@@ -70,12 +74,20 @@ def rows(corpus: Corpus) -> np.ndarray:
 
 def keys(corpus: Corpus, rows: np.ndarray) -> dict[str, Any]:
     names = np.array(["", *corpus.tokenizer.symbols])
-    return {"symbol": names[corpus.meta[rows, 0]], "time": corpus.timestamps[rows].astype("datetime64[ms]")}
+    return {
+        "symbol": names[corpus.meta[rows, 0]],
+        "time": corpus.timestamps[rows].astype("datetime64[ms]"),
+    }
 
 
 def uniform(corpus: Corpus, rows: np.ndarray) -> pl.DataFrame:
     """Sixteen equal probabilities after each row."""
-    return pl.DataFrame({**keys(corpus, rows), **{f"p{bucket}": np.full(len(rows), 1 / 16) for bucket in range(1, 17)}})
+    return pl.DataFrame(
+        {
+            **keys(corpus, rows),
+            **{f"p{bucket}": np.full(len(rows), 1 / 16) for bucket in range(1, 17)},
+        }
+    )
 
 
 def score(table: Any, corpus: Corpus, **options: Any) -> Any:
@@ -86,7 +98,9 @@ def test_our_own_forecasts_have_the_very_bits_of_evaluate(place: Path, corpus: C
     evaluated = json.loads(Run(place / "run").evaluation("validation").read_text())
     events = pl.read_parquet(place / "run" / "events-validation.parquet")
     probs = {f"p{bucket}": events[f"prob_{bucket}"] for bucket in range(1, 17)}
-    exported = pl.DataFrame({"symbol": events["symbol"], "target_time": events["target_time"], **probs})
+    exported = pl.DataFrame(
+        {"symbol": events["symbol"], "target_time": events["target_time"], **probs}
+    )
     exported.sample(fraction=1, shuffle=True, seed=1).write_csv(place / "ours.csv")
     files = (place / "ours.csv", str(place / "run" / "events-validation.parquet"))
     for table in (*files, exported.to_pandas(), exported.lazy()):
@@ -123,7 +137,16 @@ def test_a_run_and_stored_baselines_are_scored_on_exactly_the_common_events(
 ) -> None:
     common = rows[::2]
     (place / "half.csv.gz").write_bytes(gzip.compress(uniform(corpus, common).write_csv().encode()))
-    words = ["score", place / "half.csv.gz", "--corpus", place / "corpus", "--context", CONTEXT, "--name", "flat"]
+    words = [
+        "score",
+        place / "half.csv.gz",
+        "--corpus",
+        place / "corpus",
+        "--context",
+        CONTEXT,
+        "--name",
+        "flat",
+    ]
     words += ["--against", place / "run", "--baselines", place / "baselines"]
     found = vaiom(*words, "--json").json()
     assert [*found["bits"]] == ["model", "run run", "markov", "hour_of_week", "frequency", "ewma_t"]
@@ -131,9 +154,14 @@ def test_a_run_and_stored_baselines_are_scored_on_exactly_the_common_events(
     assert (found["seed"], found["step"], found["baselines"]) == (0, 0, str(place / "baselines"))
     assert (found["corpus"], found["corpus_sha256"]) == (str(corpus.path), corpus.sha256)
     assert found["run_sha256"] == evaluated_sha256(place)
-    assert found["bits"]["frequency"] == losses_of([Frequency()], corpus, common, CONTEXT)["frequency"].mean()
+    assert (
+        found["bits"]["frequency"]
+        == losses_of([Frequency()], corpus, common, CONTEXT)["frequency"].mean()
+    )
     events = pl.read_parquet(place / "run" / "events-validation.parquet")
-    assert found["bits"]["run run"] == pytest.approx(events["bits_model"].to_numpy()[::2].mean(), abs=1e-12)
+    assert found["bits"]["run run"] == pytest.approx(
+        events["bits_model"].to_numpy()[::2].mean(), abs=1e-12
+    )
     assert (found["experiment"], found["form"], found["num_missing"]) == (
         "flat",
         "probabilities",
@@ -147,7 +175,9 @@ def test_a_run_and_stored_baselines_are_scored_on_exactly_the_common_events(
     kept = read_events(place / "run/forecasts/flat", "validation")
     assert kept.mean_bits == found["bits"]
     assert (kept.probs == 1 / 16).all()
-    require_refusal(vaiom(*words, "--save", "--name", "../flat"), "a name that no folder should have")
+    require_refusal(
+        vaiom(*words, "--save", "--name", "../flat"), "a name that no folder should have"
+    )
     words[words.index("--against") + 1] = "fx-1h-evidence"
     require_refusal(vaiom(*words, "--save"), "a packaged model is not written into")
     del words[words.index("--against") :]
@@ -160,42 +190,72 @@ def test_a_run_and_stored_baselines_are_scored_on_exactly_the_common_events(
 def test_risk_is_told_to_be_of_the_buckets_and_not_of_the_quantiles(
     place: Path, corpus: Corpus, rows: np.ndarray, tmp_path: Path, vaiom: Vaiom
 ) -> None:
-    """The limits that a table names itself may be exceeded at another rate than those of its buckets."""
+    """The limits that a table names itself may be exceeded at another rate than those of its
+    buckets.
+    """
     levels = {f"q{level}": norm.ppf(level) * corpus.sigma20[rows] for level in (0.05, 0.5, 0.95)}
     pl.DataFrame({**keys(corpus, rows), **levels}).write_csv(tmp_path / "wide.csv")
     uniform(corpus, rows).write_csv(tmp_path / "flat.csv")
     told = "made from these quantiles"
     for name, expected in (("wide", True), ("flat", False)):
-        words = ["score", tmp_path / f"{name}.csv", "--corpus", place / "corpus", "--context", CONTEXT]
+        words = [
+            "score",
+            tmp_path / f"{name}.csv",
+            "--corpus",
+            place / "corpus",
+            "--context",
+            CONTEXT,
+        ]
         assert (told in vaiom(*words).out.replace("\n", " ")) is expected
 
 
 def evaluated_sha256(place: Path) -> str:
-    return str(json.loads(Run(place / "run").evaluation("validation").read_text())["checkpoint_sha256"])
+    return str(
+        json.loads(Run(place / "run").evaluation("validation").read_text())["checkpoint_sha256"]
+    )
 
 
-def test_quantiles_and_samples_of_a_normal_distribution_have_its_bits(corpus: Corpus, rows: np.ndarray) -> None:
+def test_quantiles_and_samples_of_a_normal_distribution_have_its_bits(
+    corpus: Corpus, rows: np.ndarray
+) -> None:
     sigma = corpus.sigma20[rows].astype(np.float64)
     mean, scale = 0.2 * sigma, 1.1 * sigma
     bounds = corpus.edges["return"] * sigma[:, None]
-    exact, came = np.diff(norm.cdf(bounds, mean[:, None], scale[:, None]), axis=1), corpus.target_return[rows]
-    quantiles = {f"q{level}": norm.ppf(level, mean, scale) for level in reversed(LEVELS)}  # in any order
+    exact, came = (
+        np.diff(norm.cdf(bounds, mean[:, None], scale[:, None]), axis=1),
+        corpus.target_return[rows],
+    )
+    quantiles = {
+        f"q{level}": norm.ppf(level, mean, scale) for level in reversed(LEVELS)
+    }  # in any order
     found = score({**keys(corpus, rows), **quantiles}, corpus)
-    assert (found.form, found.bits["model"]) == ("quantiles", pytest.approx(event_bits(exact, came).mean(), abs=1e-3))
+    assert (found.form, found.bits["model"]) == (
+        "quantiles",
+        pytest.approx(event_bits(exact, came).mean(), abs=1e-3),
+    )
 
     draws = norm.ppf((np.arange(500) + 0.5) / 500)
     wide = {f"s{number}": mean + scale * draw for number, draw in enumerate(draws, start=1)}
     found = score({**keys(corpus, rows), **wide, "s501": np.zeros(len(rows))}, corpus)
     train = Frequency().fit(corpus, corpus.endpoints("train", CONTEXT)).predict_proba(corpus, rows)
     exact = (500 * exact + 8 * train) / 508
-    assert (found.form, found.bits["model"]) == ("samples", pytest.approx(event_bits(exact, came).mean(), abs=4e-3))
+    assert (found.form, found.bits["model"]) == (
+        "samples",
+        pytest.approx(event_bits(exact, came).mean(), abs=4e-3),
+    )
     some = pl.DataFrame({**keys(corpus, rows), **wide})[::20]
     long = some.unpivot(index=["symbol", "time"], value_name="sample")
-    assert score(long, corpus).bits["model"] == pytest.approx(score(some, corpus).bits["model"], abs=1e-12)
+    assert score(long, corpus).bits["model"] == pytest.approx(
+        score(some, corpus).bits["model"], abs=1e-12
+    )
 
 
-def test_between_quantiles_probability_is_even_and_beyond_them_it_falls_as_the_tails_of_train_do() -> None:
-    shape = ReturnShape(knots=np.arange(17.0), lower=Tail(scale=3.0, shape=0.2), upper=Tail(scale=5.0, shape=0.4))
+def test_between_quantiles_probability_is_even_and_beyond_them_it_falls_as_the_tails_of_train_do() -> (
+    None
+):
+    shape = ReturnShape(
+        knots=np.arange(17.0), lower=Tail(scale=3.0, shape=0.2), upper=Tail(scale=5.0, shape=0.4)
+    )
     levels, quantiles = [0.1, 0.4, 0.9], np.array([[-1.0, 0.0, 2.0], [0.0, 1.0, 4.0]])
     bounds = np.array([[-3.0, -1.5, -0.5, 1.0, 2.5, 4.0], [-1.0, -0.5, 0.5, 2.5, 5.0, 6.0]])
 
@@ -207,19 +267,28 @@ def test_between_quantiles_probability_is_even_and_beyond_them_it_falls_as_the_t
             density = 0.5 / (own[2] - own[1])
             return 1 - 0.1 * (1 + 0.4 * (place - own[2]) * density / 0.1) ** (-1 / 0.4)
         left = 0 if place < own[1] else 1
-        return levels[left] + (levels[left + 1] - levels[left]) * (place - own[left]) / (own[left + 1] - own[left])
+        return levels[left] + (levels[left + 1] - levels[left]) * (place - own[left]) / (
+            own[left + 1] - own[left]
+        )
 
     expected = [
-        np.diff([0, *(below(place, own) for place in places), 1]) for places, own in zip(bounds, quantiles, strict=True)
+        np.diff([0, *(below(place, own) for place in places), 1])
+        for places, own in zip(bounds, quantiles, strict=True)
     ]
-    np.testing.assert_allclose(quantile_buckets(levels, quantiles, bounds, shape), expected, rtol=1e-9)
+    np.testing.assert_allclose(
+        quantile_buckets(levels, quantiles, bounds, shape), expected, rtol=1e-9
+    )
 
 
-def test_three_quantiles_leave_no_bucket_without_probability(corpus: Corpus, rows: np.ndarray) -> None:
+def test_three_quantiles_leave_no_bucket_without_probability(
+    corpus: Corpus, rows: np.ndarray
+) -> None:
     sigma = corpus.sigma20[rows]
     few = {str(level): norm.ppf(level) * sigma for level in (0.1, 0.5, 0.9)}
     assert score({**keys(corpus, rows), **few}, corpus).bits["model"] < 5
-    assert score({**keys(corpus, rows), "sample": np.zeros(len(rows))}, corpus).bits["model"] == pytest.approx(
+    assert score({**keys(corpus, rows), "sample": np.zeros(len(rows))}, corpus).bits[
+        "model"
+    ] == pytest.approx(
         losses_of([Frequency()], corpus, rows, CONTEXT)["frequency"].mean(), abs=1e-12
     )
 
@@ -231,7 +300,9 @@ def test_a_source_is_one_method(corpus: Corpus, rows: np.ndarray) -> None:
 
     found = score(Uniform(), corpus, name="flat")
     assert found.bits["model"] == 4.0
-    assert repr(found).startswith(f"<ForecastScore of flat on validation, {len(rows):,} events, bits: model 4.0000,")
+    assert repr(found).startswith(
+        f"<ForecastScore of flat on validation, {len(rows):,} events, bits: model 4.0000,"
+    )
     assert len(repr(found)) < 200
     assert asdict(found)["num_missing"] == 0
 
@@ -240,7 +311,8 @@ def broken(frame: pl.DataFrame, **columns: Any) -> pl.DataFrame:
     """The table with another value in the third line of some columns."""
     third = pl.int_range(pl.len()) == 2
     return frame.with_columns(
-        pl.when(third).then(value).otherwise(pl.col(name)).alias(name) for name, value in columns.items()
+        pl.when(third).then(value).otherwise(pl.col(name)).alias(name)
+        for name, value in columns.items()
     )
 
 
@@ -257,11 +329,17 @@ def broken(frame: pl.DataFrame, **columns: Any) -> pl.DataFrame:
         (lambda t: t.drop("p7"), "not a table of forecasts"),
         (lambda t: t.drop("time"), "not a table of forecasts"),
         (lambda t: t.with_columns(target_time=pl.col("time")), "after its target began"),
-        (lambda t: t.with_columns(target_time=pl.col("time") + HOUR * 2), "another bar than the next"),
+        (
+            lambda t: t.with_columns(target_time=pl.col("time") + HOUR * 2),
+            "another bar than the next",
+        ),
         (lambda t: t.with_columns(pl.col("time") + HOUR), "they fit 1 bar(s) earlier"),
         (lambda t: t.with_columns(pl.col("time") - HOUR), "they fit 1 bar(s) later"),
         (lambda t: t.with_columns(pl.col("time") + 2 * HOUR), "they fit 2 bar(s) earlier"),
-        (lambda t: t.with_columns(pl.col("time") + np.timedelta64(30, "m")), "no forecast belongs to an event"),
+        (
+            lambda t: t.with_columns(pl.col("time") + np.timedelta64(30, "m")),
+            "no forecast belongs to an event",
+        ),
         (lambda t: t.rename({"time": "target_time"}), "they fit 1 bar(s) later"),
         (lambda t: t.with_columns(horizon=pl.lit(4)), "of several bars"),
     ],
@@ -301,11 +379,15 @@ def test_a_small_level_may_be_written_as_python_writes_it(corpus: Corpus, rows: 
 def test_quantiles_that_cross_are_refused(corpus: Corpus, rows: np.ndarray) -> None:
     levels = {f"q{level}": np.full(len(rows), level) for level in (0.1, 0.5, 0.9)}
     with pytest.raises(DataError, match="cross or coincide"):
-        score(broken(pl.DataFrame({**keys(corpus, rows), **levels}), **{"q0.5": pl.lit(0.9)}), corpus)
+        score(
+            broken(pl.DataFrame({**keys(corpus, rows), **levels}), **{"q0.5": pl.lit(0.9)}), corpus
+        )
 
 
 def test_a_table_of_every_bar_is_taken_and_what_is_no_event_is_told(corpus: Corpus) -> None:
-    inside = np.concatenate([np.arange(each.start, each.stop - 1) for each in corpus.asset_slices.values()])
+    inside = np.concatenate(
+        [np.arange(each.start, each.stop - 1) for each in corpus.asset_slices.values()]
+    )
     found = score(uniform(corpus, inside).with_columns(horizon=pl.lit(1)), corpus)
     assert found.num_missing == 0
     assert f"{len(inside) - found.num_events:,} lines of the table" in found.caveats[0]
@@ -320,7 +402,10 @@ def test_a_shifted_table_of_every_bar_shows_where_the_market_is_closed(tmp_path:
     every = uniform(corpus, np.arange(len(corpus) - 1))
     assert score(every, corpus).num_missing == 0
     next_bar = pl.Series(corpus.timestamps[1:].astype("datetime64[ms]"))
-    for shifted, says in ((pl.col("time") + HOUR, "1 bar.s. earlier"), (pl.col("time") - 3 * HOUR, "3 bar.s. later")):
+    for shifted, says in (
+        (pl.col("time") + HOUR, "1 bar.s. earlier"),
+        (pl.col("time") - 3 * HOUR, "3 bar.s. later"),
+    ):
         with pytest.raises(DataError, match=says):
             score(every.with_columns(shifted), corpus)
     events = corpus.endpoints("validation", CONTEXT)
@@ -335,7 +420,9 @@ def test_forecasts_of_what_is_not_known_yet_are_not_taken_for_shifted_ones(
     """The last bars of a corpus whose test reaches its end: what a model says now."""
     until = TINY_SPLITS.tests[0][1]
     for number in range(4):  # each ends an hour before the one before it
-        bars = random_bars(3_400, number).filter(pl.col("Datetime") < until - timedelta(hours=number))
+        bars = random_bars(3_400, number).filter(
+            pl.col("Datetime") < until - timedelta(hours=number)
+        )
         write_symbol(tmp_path / "bars", f"AB{number}USD", bars)
     corpus = build_corpus(tmp_path / "bars", tmp_path / "corpus", CorpusConfig(splits=TINY_SPLITS))
     last = np.array([inside.stop - 1 for inside in corpus.asset_slices.values()])
@@ -346,7 +433,11 @@ def test_forecasts_of_what_is_not_known_yet_are_not_taken_for_shifted_ones(
     assert {*corpus.asset_slices} == {*keys(corpus, events[np.isin(events, last - 1)])["symbol"]}
     with pytest.raises(DataError, match="no forecast belongs to an event"):
         score(now, corpus, split="test-h1")
-    known = uniform(corpus, events).with_columns((pl.col("time") + late).alias(stamp)).select(now.columns)
+    known = (
+        uniform(corpus, events)
+        .with_columns((pl.col("time") + late).alias(stamp))
+        .select(now.columns)
+    )
     assert score(pl.concat([known, now]), corpus, split="test-h1").num_unused == len(now)
 
 

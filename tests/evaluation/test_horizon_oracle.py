@@ -1,4 +1,6 @@
-"""On the simulated market, whose distribution over several bars is known by simulation, horizons come near to it."""
+"""On the simulated market, whose distribution over several bars is known by simulation, horizons
+come near to it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,10 @@ from pathlib import Path
 import pytest
 from horizon_oracle import compare_horizons
 
-from vaiom.events.build import build_corpus
+from vaiom.corpus.build import build_corpus
 from vaiom.experiments.refit import fit_horizons
 from vaiom.experiments.registry import experiment
-from vaiom.simulate.market import MarketConfig, write_market
+from vaiom.simulation.market import MarketConfig, write_market
 from vaiom.training.loop import train
 
 LEAST_SHARE = 0.7
@@ -18,11 +20,18 @@ LEAST_SHARE = 0.7
 
 @pytest.mark.gpu
 def test_horizons_close_most_of_the_distance_to_the_truth(tmp_path: Path) -> None:
-    """`best` without teachers: from Frequency, which knows the scale and the clock, to the true distribution."""
+    """`best` without teachers: from Frequency, which knows the scale and the clock, to the true
+    distribution.
+    """
     bars, run, config = tmp_path / "bars", tmp_path / "run", MarketConfig()
     write_market(config, bars)
     corpus = build_corpus(bars, tmp_path / "corpus")
-    train(corpus, experiment("best").with_changes(teachers=0, teacher_share=0.0, steps=3_000), run, device="cuda")
+    train(
+        corpus,
+        experiment("best").with_changes(teachers=0, teacher_share=0.0, steps=3_000),
+        run,
+        device="cuda",
+    )
     fit_horizons(run, corpus, device="cuda")
     for number, bits in compare_horizons(corpus, bars, run, device="cuda").items():
         share = (bits["frequency"] - bits["model"]) / (bits["frequency"] - bits["oracle"])

@@ -1,4 +1,6 @@
-"""Horizons are judged on their own events, beside baselines that know what one can know without a network."""
+"""Horizons are judged on their own events, beside baselines that know what one can know without a
+network.
+"""
 
 from __future__ import annotations
 
@@ -16,34 +18,40 @@ import pytest
 from horizon_oracle import FUTURES, HorizonOracle
 from simulated_market import TinyRuns
 
-from vaiom.audit import figures as audit_figures
-from vaiom.audit.figures import prove_horizons
-from vaiom.audit.pipeline import AuditedRun
-from vaiom.audit.proof import FAILED, PASSED, AuditConfig, Proof
+from vaiom.auditing import figures as audit_figures
+from vaiom.auditing.figures import prove_horizons
+from vaiom.auditing.pipeline import AuditedRun
+from vaiom.auditing.proof import FAILED, PASSED, AuditConfig, Proof
 from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency
 from vaiom.baselines.volatility import Garch, GarchT, GarchTSeasonal
 from vaiom.codec import to_json
+from vaiom.corpus import targets as events_horizons
+from vaiom.corpus.build import CorpusConfig, corpus_in_memory
+from vaiom.corpus.splits import SplitConfig
+from vaiom.corpus.store import Corpus, open_corpus
+from vaiom.corpus.targets import at_horizon, fit_horizon, next_sum
+from vaiom.distribution.buckets import ReturnDistributions
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import Evaluation, evaluate_run
-from vaiom.evaluation.horizons import LEVELS, events_name, figures_of_horizon, judge_horizons, root_of_time
+from vaiom.evaluation.horizons import (
+    LEVELS,
+    events_name,
+    figures_of_horizon,
+    judge_horizons,
+    root_of_time,
+)
 from vaiom.evaluation.ledger import read_ledger
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, read_events, write_events
-from vaiom.events import horizons as events_horizons
-from vaiom.events.build import CorpusConfig, corpus_in_memory
-from vaiom.events.corpus import Corpus, open_corpus
-from vaiom.events.distribution import ReturnDistributions
-from vaiom.events.horizons import at_horizon, fit_horizon, next_sum
-from vaiom.events.splits import SplitConfig
 from vaiom.experiments.refit import fit_horizons
 from vaiom.market.folder import read_bars
 from vaiom.model.horizons import load_horizons
 from vaiom.report.page import write_report
 from vaiom.report.results import tables_of
 from vaiom.run import Run
-from vaiom.simulate.market import MarketConfig, write_market
-from vaiom.simulate.oracle import Oracle
+from vaiom.simulation.market import MarketConfig, write_market
+from vaiom.simulation.oracle import Oracle
 
 BARS = 4
 
@@ -53,7 +61,9 @@ def judged(tiny: TinyRuns, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     """A run with one horizon that was evaluated on a test split, and its corpus."""
     folder = tmp_path_factory.mktemp("judged")
     # Other files may have evaluated the run.
-    shutil.copytree(tiny.runs[0], folder / "run", ignore=shutil.ignore_patterns("evaluation-*", "events-*"))
+    shutil.copytree(
+        tiny.runs[0], folder / "run", ignore=shutil.ignore_patterns("evaluation-*", "events-*")
+    )
     shutil.copytree(tiny.corpus, folder / "corpus")
     corpus = open_corpus(folder / "corpus")
     fit_horizons(folder / "run", corpus, (BARS,), device="cpu")
@@ -74,7 +84,9 @@ def test_bits_follow_from_the_events_and_the_look_is_one(judged: tuple[Path, Pat
     frequency = np.bincount(view.target_return[view.endpoints("train", 16)], minlength=17)[1:] + 1.0
     expected = -np.log2((frequency / frequency.sum())[events.buckets.astype(int) - 1])
     np.testing.assert_allclose(events.bits["frequency"], expected)
-    assert score.gains["frequency"].gain_bits == pytest.approx(score.bits["frequency"] - score.bits["model"])
+    assert score.gains["frequency"].gain_bits == pytest.approx(
+        score.bits["frequency"] - score.bits["model"]
+    )
     assert score.not_fitted == ["garch_t", "garch_t_seasonal", "lightgbm_lags"]
     assert [look.split for look in read_ledger(open_corpus(corpus))] == ["test-h1"]
 
@@ -100,7 +112,9 @@ def test_an_audit_makes_it_again_and_finds_a_better_loss(
     assert (honest.verdict, honest.findings) == (PASSED, [])
     name = events_name("test-h1", BARS)
     events = read_events(run, name)
-    write_events(run, name, replace(events, bits={**events.bits, "model": events.bits["model"] - 0.002}))
+    write_events(
+        run, name, replace(events, bits={**events.bits, "model": events.bits["model"] - 0.002})
+    )
     assert prove_horizons(audited).verdict == FAILED
     # A little better, forecasts and figures with them: less than any figure shows.
     assert events.probs is not None
@@ -109,20 +123,28 @@ def test_an_audit_makes_it_again_and_finds_a_better_loss(
     hits = np.eye(16)[events.buckets.astype(int) - 1]
     probs = events.probs * 2 ** (3e-4 * hits)
     probs /= probs.sum(axis=1, keepdims=True)
-    little = replace(events, probs=probs, bits=events.bits | {"model": event_bits(probs, events.buckets)})
+    little = replace(
+        events, probs=probs, bits=events.bits | {"model": event_bits(probs, events.buckets)}
+    )
     assert np.abs(probs - events.probs).max() < 1e-3
     write_events(run, name, little)
     file = Run(run).evaluation("test-h1")
     stored = json.loads(file.read_text())
     figures = to_json(figures_of_horizon(view, rows, little))
     file.write_text(json.dumps(stored | {"horizons": [stored["horizons"][0] | figures]}))
-    assert any("losses that are not the heads'" in finding for finding in prove_horizons(audited).findings)
+    assert any(
+        "losses that are not the heads'" in finding for finding in prove_horizons(audited).findings
+    )
     file.write_text(json.dumps(stored))
     # Wider forecasts beside the true losses; a horizon that no head was taught.
     write_events(run, name, replace(events, probs=np.roll(events.probs, 8, axis=1)))
     assert any("a probability differs" in finding for finding in prove_horizons(audited).findings)
     write_events(run, name, events)
-    file.write_text(json.dumps(stored | {"horizons": [{**stored["horizons"][0], "bars": 99}, *stored["horizons"]]}))
+    file.write_text(
+        json.dumps(
+            stored | {"horizons": [{**stored["horizons"][0], "bars": 99}, *stored["horizons"]]}
+        )
+    )
     assert any("horizons [99, " in finding for finding in prove_horizons(audited).findings)
     # A worse baseline, with the figures that follow from it.
     worse = replace(events, bits=events.bits | {"frequency": events.bits["frequency"] + 1})
@@ -134,7 +156,9 @@ def test_an_audit_makes_it_again_and_finds_a_better_loss(
     write_events(run, name, events)
     file.write_text(json.dumps(stored))
     # A figure that does not follow.
-    file.write_text(json.dumps(stored | {"horizons": [stored["horizons"][0] | {"zero_share": 0.5}]}))
+    file.write_text(
+        json.dumps(stored | {"horizons": [stored["horizons"][0] | {"zero_share": 0.5}]})
+    )
     [finding] = prove_horizons(audited).findings
     assert "zero_share: the file says 0.5" in finding
     file.write_text(json.dumps(stored))
@@ -146,8 +170,13 @@ def test_an_audit_makes_it_again_and_finds_a_better_loss(
     assert "validation, 4 bars: the heads claim" in finding
     heads.save(Run(run).horizons)
     # Targets that begin a bar too late.
-    monkeypatch.setattr(events_horizons, "next_sum", lambda corpus, bars: np.roll(next_sum(corpus, bars), -1))
-    assert any("targets of other bars than the next" in finding for finding in prove_horizons(audited).findings)
+    monkeypatch.setattr(
+        events_horizons, "next_sum", lambda corpus, bars: np.roll(next_sum(corpus, bars), -1)
+    )
+    assert any(
+        "targets of other bars than the next" in finding
+        for finding in prove_horizons(audited).findings
+    )
 
 
 def test_every_figure_of_a_horizon_equals_a_plain_loop(tiny: TinyRuns) -> None:
@@ -167,14 +196,20 @@ def test_every_figure_of_a_horizon_equals_a_plain_loop(tiny: TinyRuns) -> None:
         view = at_horizon(corpus, score.bars)
         np.testing.assert_array_equal(rows, view.endpoints(split, 16))
         np.testing.assert_array_equal(events.probs, made_up(rows, None, score.bars))
-        np.testing.assert_allclose(events.bits["model"], event_bits(events.probs, view.target_return[rows]))
+        np.testing.assert_allclose(
+            events.bits["model"], event_bits(events.probs, view.target_return[rows])
+        )
         one = {}
         for row in {int(row) + step for row in rows for step in range(score.bars)}:
             probs = model.predict_proba(corpus, np.array([row]))
-            one[row] = ReturnDistributions(probs=probs, sigma=corpus.sigma20[[row]], shape=corpus.return_shape)
+            one[row] = ReturnDistributions(
+                probs=probs, sigma=corpus.sigma20[[row]], shape=corpus.return_shape
+            )
         direct, along, wider, scaled = [], [], [], []
         for row, probs in zip(rows.tolist(), events.probs, strict=True):
-            own = ReturnDistributions(probs=probs[None], sigma=view.sigma20[[row]], shape=view.return_shape)
+            own = ReturnDistributions(
+                probs=probs[None], sigma=view.sigma20[[row]], shape=view.return_shape
+            )
             low, high = own.interval(0.9)
             if score.bars == 2:
                 near = one[row].interval(0.9)
@@ -199,7 +234,10 @@ def test_every_figure_of_a_horizon_equals_a_plain_loop(tiny: TinyRuns) -> None:
 
 def test_horizons_of_the_sealed_split_need_its_name(tiny: TinyRuns) -> None:
     corpus, model = open_corpus(tiny.corpus), ModelPredictor.load(Run(tiny.runs[0]).best, "cpu")
-    fitted, even = SimpleNamespace(fits=[fit_horizon(corpus, 2)]), lambda seen, *_: np.full((len(seen), 16), 1 / 16)
+    fitted, even = (
+        SimpleNamespace(fits=[fit_horizon(corpus, 2)]),
+        lambda seen, *_: np.full((len(seen), 16), 1 / 16),
+    )
     horizons: Any = SimpleNamespace(fitted=fitted, probs=even)
     with pytest.raises(ConfigError, match="not opened by accident"):
         list(judge_horizons(model, horizons, corpus, "sealed"))
@@ -214,8 +252,13 @@ def test_root_of_time_is_the_scaled_distribution(tiny: TinyRuns) -> None:
     one = np.random.default_rng(0).dirichlet(np.ones(16), len(rows))
     found = root_of_time(view, rows, one)
     for probs, row, own in zip(found, rows, one, strict=True):
-        dist = ReturnDistributions(probs=own[None], sigma=corpus.sigma20[[row]], shape=corpus.return_shape)
-        below = [float(dist.cdf(np.array([edge * view.sigma20[row] / 2]))[0]) for edge in view.at.edges[1:-1]]
+        dist = ReturnDistributions(
+            probs=own[None], sigma=corpus.sigma20[[row]], shape=corpus.return_shape
+        )
+        below = [
+            float(dist.cdf(np.array([edge * view.sigma20[row] / 2]))[0])
+            for edge in view.at.edges[1:-1]
+        ]
         np.testing.assert_allclose(probs, np.diff([0, *below, 1]), atol=1e-12)
 
 
@@ -240,7 +283,10 @@ def test_simulated_sums_of_a_garch() -> None:
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Corpus]:
-    folder, config = tmp_path_factory.mktemp("simulated") / "bars", MarketConfig(assets=1, bars=9_000)
+    folder, config = (
+        tmp_path_factory.mktemp("simulated") / "bars",
+        MarketConfig(assets=1, bars=9_000),
+    )
     write_market(config, folder)
     splits = SplitConfig(
         train_end=datetime(2025, 8, 1),
@@ -258,7 +304,9 @@ def bits_of(predictor: Predictor, corpus: Corpus, rows: np.ndarray) -> np.ndarra
 def test_a_garch_that_knows_the_clock(simulated: tuple[Path, Corpus]) -> None:
     """The market has a calendar; at one bar and at several the one that knows it is better."""
     corpus = simulated[1]
-    plain, seasonal = (kind().fit(corpus, corpus.endpoints("train")) for kind in (GarchT, GarchTSeasonal))
+    plain, seasonal = (
+        kind().fit(corpus, corpus.endpoints("train")) for kind in (GarchT, GarchTSeasonal)
+    )
     for seen in (corpus, at_horizon(corpus, BARS)):
         rows = seen.endpoints("validation")
         assert bits_of(seasonal, seen, rows).mean() < bits_of(plain, seen, rows).mean() - 0.02
@@ -298,16 +346,30 @@ class Audited:
         shutil.copytree(judged[0], folder / "run")
         self.corpus = open_corpus(judged[1])
         self.run = AuditedRun(folder / "run", self.corpus, AuditConfig(seed=1))
-        self.name, self.file = events_name("test-h1", BARS), Run(folder / "run").evaluation("test-h1")
-        self.events, self.stored = read_events(folder / "run", self.name), json.loads(self.file.read_text())
+        self.name, self.file = (
+            events_name("test-h1", BARS),
+            Run(folder / "run").evaluation("test-h1"),
+        )
+        self.events, self.stored = (
+            read_events(folder / "run", self.name),
+            json.loads(self.file.read_text()),
+        )
         self.heads = load_horizons(self.run.files.horizons, self.run.checkpoint)
         self.view = at_horizon(self.corpus, self.heads.fitted.fits[0])
 
-    def proof(self, horizons: Any = None, fitted: dict[str, Any] | None = None, **changes: Any) -> Proof:
-        """With other events, another evaluation or other claims of the heads, which are put back."""
+    def proof(
+        self, horizons: Any = None, fitted: dict[str, Any] | None = None, **changes: Any
+    ) -> Proof:
+        """With other events, another evaluation or other claims of the heads, which are
+        put back.
+        """
         write_events(self.run.files.path, self.name, replace(self.events, **changes))
-        self.file.write_text(json.dumps(self.stored | ({} if horizons is None else {"horizons": horizons})))
-        replace(self.heads, fitted=replace(self.heads.fitted, **fitted or {})).save(self.run.files.horizons)
+        self.file.write_text(
+            json.dumps(self.stored | ({} if horizons is None else {"horizons": horizons}))
+        )
+        replace(self.heads, fitted=replace(self.heads.fitted, **fitted or {})).save(
+            self.run.files.horizons
+        )
         return prove_horizons(self.run)
 
     def with_loss(self, name: str, change: Any) -> dict[str, Any]:
@@ -316,7 +378,7 @@ class Audited:
 
 @pytest.fixture
 def examined(judged: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Audited:
-    monkeypatch.setattr("vaiom.audit.proof.MAX_FINDINGS", 10**6)
+    monkeypatch.setattr("vaiom.auditing.proof.MAX_FINDINGS", 10**6)
     return Audited(judged, tmp_path)
 
 
@@ -325,7 +387,11 @@ OTHER_EVENTS = f"{WHERE}: other events or outcomes than those of the split"
 
 
 def test_an_honest_horizon_is_counted_in_full(examined: Audited) -> None:
-    proof, named, [score] = examined.proof(), Proof(claim=prove_horizons), examined.stored["horizons"]
+    proof, named, [score] = (
+        examined.proof(),
+        Proof(claim=prove_horizons),
+        examined.stored["horizons"],
+    )
     rows = examined.view.endpoints("test-h1", 16)
     now = {name: score[name] for name in ("wider", "variance_of_steps", "variance_realised")}
     ours = figures_of_horizon(examined.view, rows, examined.events) | now
@@ -333,7 +399,10 @@ def test_an_honest_horizon_is_counted_in_full(examined: Audited) -> None:
     events, claimed = len(examined.events), len(examined.view.endpoints("validation", 16))
     fit_and_targets, same_bars = 1 + 200 + len(examined.corpus), 1
     assert (proof.findings, proof.notes) == ([], [])
-    assert proof.count == fit_and_targets + same_bars + claimed + events + 1 + events + named.count + 3 * events
+    assert (
+        proof.count
+        == fit_and_targets + same_bars + claimed + events + 1 + events + named.count + 3 * events
+    )
 
 
 def test_horizons_are_those_of_the_heads_or_none(examined: Audited) -> None:
@@ -356,13 +425,22 @@ def test_events_of_a_horizon_are_those_of_its_split(examined: Audited) -> None:
         assert proof.count < honest.count
 
 
-@pytest.mark.parametrize(("times", "found"), [(0.5, False), (-0.5, False), (2.0, True), (-2.0, True)])
-def test_heads_claim_the_validation_bits_of_their_events(examined: Audited, times: float, found: bool) -> None:
+@pytest.mark.parametrize(
+    ("times", "found"), [(0.5, False), (-0.5, False), (2.0, True), (-2.0, True)]
+)
+def test_heads_claim_the_validation_bits_of_their_events(
+    examined: Audited, times: float, found: bool
+) -> None:
     rows = examined.view.endpoints("validation", 16)
-    [(_, events, _)] = judge_horizons(examined.run.model, examined.heads, examined.corpus, "validation")
+    [(_, events, _)] = judge_horizons(
+        examined.run.model, examined.heads, examined.corpus, "validation"
+    )
     cost = float(events.bits["model"].mean())
     proof = examined.proof(fitted={"validation_bits": {"4": cost + times * 1e-5}})
-    said = f"validation, 4 bars: the heads claim {cost + times * 1e-5} bits, their events cost {cost:.6f}"
+    said = (
+        f"validation, 4 bars: the heads claim {cost + times * 1e-5} bits, their events cost "
+        f"{cost:.6f}"
+    )
     assert (len(events), proof.findings) == (len(rows), [said] * found)
     if found:
         said = f"validation, 4 bars: the heads claim nan bits, their events cost {cost:.6f}"
@@ -370,7 +448,9 @@ def test_heads_claim_the_validation_bits_of_their_events(examined: Audited, time
 
 
 @pytest.mark.parametrize(("times", "found"), [(0.5, False), (2.0, True)])
-def test_answers_of_heads_are_as_near_as_rounding(examined: Audited, times: float, found: bool) -> None:
+def test_answers_of_heads_are_as_near_as_rounding(
+    examined: Audited, times: float, found: bool
+) -> None:
     rounding, one = (
         examined.run.rounding("test-h1", (examined.heads, examined.view)),
         np.arange(len(examined.events)) == 7,
@@ -380,14 +460,25 @@ def test_answers_of_heads_are_as_near_as_rounding(examined: Audited, times: floa
     probs[7, bucket % 16] += times * rounding.probability
     probs[7, (bucket + 1) % 16] -= times * rounding.probability
     off = f"{WHERE}: a probability differs by {times * rounding.probability:.1e} from the heads'"
-    assert [each for each in examined.proof(probs=probs).findings if "differs" in each] == [off] * found
-    for name, allowed in (("root_of_time", rounding.bits), ("frequency", 1e-6), ("hour_of_week", 1e-6)):
+    assert [each for each in examined.proof(probs=probs).findings if "differs" in each] == [
+        off
+    ] * found
+    for name, allowed in (
+        ("root_of_time", rounding.bits),
+        ("frequency", 1e-6),
+        ("hour_of_week", 1e-6),
+    ):
         proof = examined.proof(**examined.with_loss(name, times * allowed * one))
-        off = f"{WHERE}: {name} gives an event {times * allowed:.1e} bits more or fewer than the file"
+        off = (
+            f"{WHERE}: {name} gives an event {times * allowed:.1e} bits more or fewer than the file"
+        )
         assert [each for each in proof.findings if "gives" in each] == [off] * found
     if found:
         proof = examined.proof(**examined.with_loss("model", -0.25))
-        assert f"{WHERE}: losses that are not the heads': 2.5e-01 bits off, -2.5e-01 in the mean" in proof.findings
+        assert (
+            f"{WHERE}: losses that are not the heads': 2.5e-01 bits off, -2.5e-01 in the mean"
+            in proof.findings
+        )
 
 
 @pytest.mark.parametrize("name", ["wider", "variance_of_steps", "variance_realised"])
@@ -396,7 +487,8 @@ def test_figures_that_rest_on_answers_now_may_differ_a_little(examined: Audited,
     [score] = examined.stored["horizons"]
     for off, found in ((0.5e-3, False), (2e-3, True), (-2e-3, True)):
         says = [
-            finding.split(":")[0] for finding in examined.proof(horizons=[score | {name: score[name] + off}]).findings
+            finding.split(":")[0]
+            for finding in examined.proof(horizons=[score | {name: score[name] + off}]).findings
         ]
         assert says == [f"{WHERE}.{name}"] * found
     proof = examined.proof(horizons=[score | {"zero_share": score["zero_share"] + 1e-6}])
@@ -409,7 +501,9 @@ def test_baselines_of_horizons_without_a_fit_are_named(examined: Audited) -> Non
     assert proof.notes == [f"{WHERE}: garch_t was not computed again, no fit was found"]
 
 
-def test_horizons_are_fitted_on_train_alone(examined: Audited, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_horizons_are_fitted_on_train_alone(
+    examined: Audited, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen, fit, wrong = [], audit_figures.fit_horizon, 0.0
 
     def fitted(corpus: Corpus, bars: int) -> Any:

@@ -1,4 +1,6 @@
-"""Bootstrap, errors and tests between models against plain recomputations; their levels where the truth is known."""
+"""Bootstrap, errors and tests between models against plain recomputations; their levels where the
+truth is known.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ block_lists = st.lists(st.lists(st.floats(-2, 2), min_size=1, max_size=7), min_s
 def test_intervals_equal_a_plain_recomputation(blocks: list[list[float]], seed: int) -> None:
     gains = np.concatenate(blocks)
     # The numbers of blocks need neither be dense nor in order.
-    numbers = np.repeat([97 - 7 * index for index in range(len(blocks))], [len(block) for block in blocks])
+    numbers = np.repeat(
+        [97 - 7 * index for index in range(len(blocks))], [len(block) for block in blocks]
+    )
     got = bootstrap_blocks(gains, numbers, replicates=40, seed=seed)
     rng = np.random.default_rng(seed)
     in_order = blocks[::-1]
@@ -48,7 +52,10 @@ def test_intervals_equal_a_plain_recomputation(blocks: list[list[float]], seed: 
         drawn = [in_order[index] for index in rng.integers(0, len(blocks), len(blocks))]
         events = [gain for block in drawn for gain in block]
         means.append(sum(events) / len(events))
-        rates.append(sum(np.bincount(np.zeros(len(block), int), block)[0] > 0 for block in drawn) / len(drawn))
+        rates.append(
+            sum(np.bincount(np.zeros(len(block), int), block)[0] > 0 for block in drawn)
+            / len(drawn)
+        )
     assert got.num_blocks == len(blocks)
     assert got.interval == pytest.approx(np.percentile(means, [2.5, 97.5]), abs=1e-12)
     assert got.win_rate_interval == pytest.approx(np.percentile(rates, [2.5, 97.5]), abs=1e-12)
@@ -81,9 +88,13 @@ def test_a_paired_gain_equals_its_definitions() -> None:
     model, baseline = rng.random(count), rng.random(count) + 0.05
     buckets = rng.integers(1, 17, count)
     symbols = rng.choice(["AAA", "BBB", "CCC"], count)
-    times = np.datetime64("2024-11-20T00", "s") + rng.integers(0, 80 * 24, count) * np.timedelta64(1, "h")
+    times = np.datetime64("2024-11-20T00", "s") + rng.integers(0, 80 * 24, count) * np.timedelta64(
+        1, "h"
+    )
     bits = {"model": model, "markov": baseline}
-    got = paired_gain(ScoredEvents(symbols=symbols, target_times=times, buckets=buckets, bits=bits), "markov")
+    got = paired_gain(
+        ScoredEvents(symbols=symbols, target_times=times, buckets=buckets, bits=bits), "markov"
+    )
     gains = baseline - model
     months = np.array([str(time)[:7] for time in times])
     pairs = {(symbol, month) for symbol, month in zip(symbols, months, strict=True)}
@@ -93,14 +104,20 @@ def test_a_paired_gain_equals_its_definitions() -> None:
     assert got.gain_bits == pytest.approx(gains.mean())
     assert got.asset_months.interval is not None
     assert got.asset_months.interval[0] < got.gain_bits < got.asset_months.interval[1]
-    tails = {"negative": buckets <= 4, "positive": buckets >= 13, "both": (buckets <= 4) | (buckets >= 13)}
+    tails = {
+        "negative": buckets <= 4,
+        "positive": buckets >= 13,
+        "both": (buckets <= 4) | (buckets >= 13),
+    }
     for name, mask in tails.items():
         assert got.tails[name].num_events == mask.sum()
         assert got.tails[name].gain_bits == pytest.approx(gains[mask].mean())
 
 
 def coverage(as_blocks: bool, trials: int = 300) -> float:
-    """How often the interval holds the true mean of events with a common part in each of 66 unequal blocks."""
+    """How often the interval holds the true mean of events with a common part in each of 66 unequal
+    blocks.
+    """
     rng = np.random.default_rng(5)
     sizes = rng.integers(5, 40, 66)
     blocks = np.repeat(np.arange(66), sizes)
@@ -124,12 +141,18 @@ def test_events_taken_as_independent_would_cover_too_rarely() -> None:
 
 def three_events(model: np.ndarray, baseline: np.ndarray) -> ScoredEvents:
     bits = {"model": model, "markov": baseline}
-    return ScoredEvents(symbols=np.full(3, "EURUSD"), target_times=ONE_HOUR, buckets=np.full(3, 8), bits=bits)
+    return ScoredEvents(
+        symbols=np.full(3, "EURUSD"), target_times=ONE_HOUR, buckets=np.full(3, 8), bits=bits
+    )
 
 
 def test_a_single_block_has_a_gain_but_no_interval() -> None:
     got = paired_gain(three_events(np.zeros(3), np.ones(3)), "markov")
-    assert (got.gain_bits, got.asset_months.interval, got.months.win_rate_interval) == (1.0, None, None)
+    assert (got.gain_bits, got.asset_months.interval, got.months.win_rate_interval) == (
+        1.0,
+        None,
+        None,
+    )
     assert got.tails["both"].gain_bits is None
 
 
@@ -166,13 +189,17 @@ def test_the_clustered_standard_error_equals_a_plain_loop(events: list[tuple[flo
     sums: dict[int, float] = {}
     for gain, cluster in events:
         sums[cluster] = sums.get(cluster, 0.0) + gain - mean
-    error = math.sqrt(len(sums) / (len(sums) - 1) * sum(value**2 for value in sums.values())) / len(events)
+    error = math.sqrt(len(sums) / (len(sums) - 1) * sum(value**2 for value in sums.values())) / len(
+        events
+    )
     assert standard_error(gains, clusters) == pytest.approx(error, abs=1e-9)
 
 
 def test_with_one_event_per_cluster_the_error_is_the_usual_one() -> None:
     gains = np.random.default_rng(0).standard_normal(500)
-    assert standard_error(gains, np.arange(500)) == pytest.approx(gains.std(ddof=1) / math.sqrt(500))
+    assert standard_error(gains, np.arange(500)) == pytest.approx(
+        gains.std(ddof=1) / math.sqrt(500)
+    )
     with pytest.raises(ValueError, match="two clusters"):
         standard_error(np.ones(3), np.zeros(3, np.int64))
 
@@ -180,10 +207,16 @@ def test_with_one_event_per_cluster_the_error_is_the_usual_one() -> None:
 def test_asset_months_are_one_number_per_asset_and_month_of_the_target() -> None:
     rng = np.random.default_rng(1)
     symbols = rng.choice(["AAA", "BBB", "CCC"], 400)
-    times = np.datetime64("2024-11-20T00", "s") + rng.integers(0, 200 * 24, 400) * np.timedelta64(1, "h")
+    times = np.datetime64("2024-11-20T00", "s") + rng.integers(0, 200 * 24, 400) * np.timedelta64(
+        1, "h"
+    )
     months = times.astype("datetime64[M]")
-    pairs = set(zip(symbols.tolist(), months.tolist(), asset_months(symbols, times).tolist(), strict=True))
-    assert len(pairs) == len({number for _, _, number in pairs}) == len({pair[:2] for pair in pairs})
+    pairs = set(
+        zip(symbols.tolist(), months.tolist(), asset_months(symbols, times).tolist(), strict=True)
+    )
+    assert (
+        len(pairs) == len({number for _, _, number in pairs}) == len({pair[:2] for pair in pairs})
+    )
 
 
 def hours(count: int) -> np.ndarray:
@@ -199,7 +232,9 @@ def autoregression(rng: np.random.Generator, count: int, phi: float) -> np.ndarr
 
 def test_losses_of_one_time_are_averaged_in_the_order_of_time() -> None:
     times = hours(3)[[2, 0, 2, 1]]
-    np.testing.assert_array_equal(mean_by_time(np.array([1.0, 5.0, 3.0, 7.0]), times), [5.0, 7.0, 2.0])
+    np.testing.assert_array_equal(
+        mean_by_time(np.array([1.0, 5.0, 3.0, 7.0]), times), [5.0, 7.0, 2.0]
+    )
 
 
 def test_newey_west_equals_the_double_sum() -> None:
@@ -232,7 +267,9 @@ def test_models_that_never_differ_have_no_statistic() -> None:
     assert (same.statistic, same.p_value, same.mean_gain_bits) == (None, None, 0.0)
 
 
-def test_the_confidence_set_keeps_the_best_and_drops_the_worst(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_confidence_set_keeps_the_best_and_drops_the_worst(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("vaiom.evaluation.inference.CONFIDENCE_SET_REPLICATES", 200)
     pytest.importorskip("arch")
     rng = np.random.default_rng(2)
@@ -254,7 +291,12 @@ def test_models_with_equal_losses_share_one_answer(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("vaiom.evaluation.inference.CONFIDENCE_SET_REPLICATES", 200)
     rng = np.random.default_rng(5)
     base = rng.normal(3.2, 0.5, 600)
-    bits = {"a": base, "worse": base + 0.5 + rng.normal(0, 0.1, 600), "twin": base.copy(), "also": base + 0.0}
+    bits = {
+        "a": base,
+        "worse": base + 0.5 + rng.normal(0, 0.1, 600),
+        "twin": base.copy(),
+        "also": base + 0.0,
+    }
     got = ConfidenceSet.of(bits, hours(600))
     assert got is not None
     assert got.included == ["a", "twin", "also"]
@@ -274,11 +316,15 @@ def test_seeds_are_summarised_apart_from_the_sample() -> None:
     blocks = np.repeat(np.arange(9), 20)
     baseline = 3.3 + rng.standard_normal(180)
     runs = {
-        name: baseline - gain + 0.1 * rng.standard_normal(180) for name, gain in (("a", 0.2), ("b", 0.3), ("c", -1))
+        name: baseline - gain + 0.1 * rng.standard_normal(180)
+        for name, gain in (("a", 0.2), ("b", 0.3), ("c", -1))
     }
     days = (np.datetime64("2024-01") + blocks).astype("datetime64[s]")
     events = ScoredEvents(
-        symbols=np.full(180, "A"), target_times=days, buckets=np.ones(180, np.uint8), bits={"plain": baseline}
+        symbols=np.full(180, "A"),
+        target_times=days,
+        buckets=np.ones(180, np.uint8),
+        bits={"plain": baseline},
     )
     summaries = compare_seeds(events, runs)
     assert summaries is not None
@@ -288,6 +334,8 @@ def test_seeds_are_summarised_apart_from_the_sample() -> None:
     assert got.mean_gain_bits == pytest.approx(baseline.mean() - np.mean(means))
     gains = baseline - (runs["a"] + runs["b"] + runs["c"]) / 3
     sums = [(gains - gains.mean())[blocks == block].sum() for block in range(9)]
-    assert got.sampling_error_bits == pytest.approx(math.sqrt(9 / 8 * sum(s * s for s in sums)) / 180)
+    assert got.sampling_error_bits == pytest.approx(
+        math.sqrt(9 / 8 * sum(s * s for s in sums)) / 180
+    )
     assert got.seeds_that_win == 2
     assert got.average.num_blocks == 9

@@ -1,4 +1,6 @@
-"""The dependence of assets is fitted on Train, judged beside others, and nearly that which made the bars."""
+"""The dependence of assets is fitted on Train, judged beside others, and nearly that which made the
+bars.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,18 @@ import pytest
 from scipy.special import ndtr, ndtri
 from simulated_market import TINY_SPLITS, TinyRuns
 
-from vaiom.audit.figures import prove_dependence
-from vaiom.audit.proof import FAILED, PASSED, AuditConfig
+from vaiom.auditing.figures import prove_dependence
+from vaiom.auditing.proof import FAILED, PASSED, AuditConfig
 from vaiom.baselines.base import clean_returns
 from vaiom.baselines.store import fit_or_load
 from vaiom.baselines.volatility import GarchT
 from vaiom.codec import from_json, to_json
+from vaiom.corpus.build import CorpusConfig, build_corpus
+from vaiom.corpus.store import Corpus
+from vaiom.distribution import dependence
+from vaiom.distribution.buckets import BucketDistribution
+from vaiom.distribution.dependence import ReferenceCopula
+from vaiom.distribution.joint import JointDistribution
 from vaiom.errors import DataError
 from vaiom.evaluation import joint
 from vaiom.evaluation.calibration import chi_square_tail, christoffersen, kupiec
@@ -32,15 +40,9 @@ from vaiom.evaluation.joint import (
     make_panel,
     portfolios_of,
 )
-from vaiom.events import dependence
-from vaiom.events.build import CorpusConfig, build_corpus
-from vaiom.events.corpus import Corpus
-from vaiom.events.dependence import ReferenceCopula
-from vaiom.events.distribution import BucketDistribution
-from vaiom.events.joint import JointDistribution
 from vaiom.run import Run
-from vaiom.simulate.market import MarketConfig, simulate, write_market
-from vaiom.simulate.oracle import Oracle
+from vaiom.simulation.market import MarketConfig, simulate, write_market
+from vaiom.simulation.oracle import Oracle
 
 CORRELATION = 0.6
 SMALLER: dict[str, Any] = {
@@ -82,12 +84,19 @@ def fit(world: tuple[Any, Corpus, Oracle]) -> joint.Dependence:
 
 
 def dependence_bits(oracle: Oracle, rows: dict[str, np.ndarray], num_nodes: int = 40) -> np.ndarray:
-    """What the joint distribution of the next closes knows more than the single ones, at rows (n,) of each asset."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)  # of the factor that the assets share
+    """What the joint distribution of the next closes knows more than the single ones, at rows (n,)
+    of each asset.
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(
+        num_nodes
+    )  # of the factor that the assets share
     root, rest = math.sqrt(CORRELATION), math.sqrt(1 - CORRELATION)
     joint, alone = np.zeros((len(next(iter(rows.values()))), num_nodes)), 0.0
     for symbol, own in rows.items():
-        truth, came = oracle.truths[symbol], oracle.truths[symbol].ticks[own + 1, None].astype(np.float64)
+        truth, came = (
+            oracle.truths[symbol],
+            oracle.truths[symbol].ticks[own + 1, None].astype(np.float64),
+        )
         edges = truth.mass_by_state(own, np.full_like(came, -np.inf), np.hstack([came - 1, came]))
         mass, states = edges[:, 1] - edges[:, 0], truth.weights[own]
         # Given the factor of the hour the assets are independent, whatever their states.
@@ -102,7 +111,9 @@ def dependence_bits(oracle: Oracle, rows: dict[str, np.ndarray], num_nodes: int 
 
 @pytest.fixture(scope="module")
 def found(
-    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, tmp_path_factory: pytest.TempPathFactory
+    world: tuple[Any, Corpus, Oracle],
+    fit: joint.Dependence,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> JointEvaluation:
     """The dependence judged on Validation, beside a fitted GARCH-t."""
     (model, corpus, _), fits = world, tmp_path_factory.mktemp("fits")
@@ -134,8 +145,13 @@ def test_the_joint_law_reaches_most_of_the_oracles_bits(
     assert len(found.portfolios) == 24
     at_95 = [each for each in found.portfolios if each.level == 0.95]
     assert 0.005 < np.mean([each.exceedance_rate for each in at_95]) < 0.12
-    [garch] = {risk.against for each in at_95 for risk in each.against} - {"historical_simulation", "ewma_covariance"}
-    theirs = [risk.exceedance_rate for each in at_95 for risk in each.against if risk.against == garch]
+    [garch] = {risk.against for each in at_95 for risk in each.against} - {
+        "historical_simulation",
+        "ewma_covariance",
+    }
+    theirs = [
+        risk.exceedance_rate for each in at_95 for risk in each.against if risk.against == garch
+    ]
     assert garch == "garch_t_constant_correlation"
     assert 0.005 < np.mean(theirs) < 0.12
 
@@ -149,33 +165,53 @@ def test_every_figure_of_a_joint_evaluation_equals_a_plain_loop(
     panel = make_panel(model, corpus, times.min(), times.max() + 1, 100 + fit.memory)
     assert (panel.stamps < times.min()).sum() == 100 + fit.memory
     assert panel.stamps[-1] == times[np.isfinite(corpus.log_ret_next[inside])].max()
-    bits: dict[str, list[float]] = {"ours": [], "independence": [], **{name: [] for name in fit.references}}
+    bits: dict[str, list[float]] = {
+        "ours": [],
+        "independence": [],
+        **{name: [] for name in fit.references},
+    }
     state, averages = fit.begin(), dict.fromkeys(fit.references, fit.correlation)
     losses, ours, weeks, whole_weeks = [], [], [], []
     portfolios = portfolios_of(len(panel.symbols))
     for at, stamp in enumerate(panel.stamps):
         present = [asset for asset in range(len(panel.symbols)) if panel.rows[at, asset] >= 0]
-        names, whole = [panel.symbols[asset] for asset in present], len(present) == len(panel.symbols)
+        names, whole = (
+            [panel.symbols[asset] for asset in present],
+            len(present) == len(panel.symbols),
+        )
         if stamp >= times.min() and len(present) > 1:
             weeks.append(stamp.astype("datetime64[W]"))
-            correlation, pit = state.correlation(names, panel.scale[at, present]), panel.pit[at, present]
-            bits["ours"].append(dependence.log_density(correlation, pit, fit.degrees["1"]) / math.log(2))
+            correlation, pit = (
+                state.correlation(names, panel.scale[at, present]),
+                panel.pit[at, present],
+            )
+            bits["ours"].append(
+                dependence.log_density(correlation, pit, fit.degrees["1"]) / math.log(2)
+            )
             bits["independence"].append(0.0)
             for name, reference in fit.references.items():
-                theirs = reference.correlation(averages[name], fit.correlation)[np.ix_(present, present)]
-                bits[name].append(dependence.log_density(theirs, pit, reference.degrees) / math.log(2))
+                theirs = reference.correlation(averages[name], fit.correlation)[
+                    np.ix_(present, present)
+                ]
+                bits[name].append(
+                    dependence.log_density(theirs, pit, reference.degrees) / math.log(2)
+                )
             if whole:
                 whole_weeks.append(stamp.astype("datetime64[W]"))
                 alone = {
                     name: BucketDistribution(
-                        probs=panel.dists.probs[number], sigma=panel.dists.sigma[number], shape=panel.dists.shape
+                        probs=panel.dists.probs[number],
+                        sigma=panel.dists.sigma[number],
+                        shape=panel.dists.shape,
                     )
                     for name, number in zip(names, panel.numbers[at], strict=True)
                 }
                 law = JointDistribution.of(alone, panel.prob_zero, correlation, fit.degrees["1"])
                 ours.append((len(losses), law.sample(100, seed=at)))
         if whole:
-            losses.append([-(np.exp(panel.log_ret[at]) - 1) @ share for share in portfolios.values()])
+            losses.append(
+                [-(np.exp(panel.log_ret[at]) - 1) @ share for share in portfolios.values()]
+            )
         state = state.after(names, panel.scores[at, present], panel.scale[at, present])
         averages = {
             name: dependence.average(averages[name], panel.scores[at], reference.decay)
@@ -186,9 +222,13 @@ def test_every_figure_of_a_joint_evaluation_equals_a_plain_loop(
     assert [each.against for each in found.copulas] == ["independence", *fit.references]
     for copula in found.copulas:
         gain = np.array(bits["ours"]) - bits[copula.against]
-        assert (copula.bits, copula.gain_bits) == pytest.approx((np.mean(bits[copula.against]), gain.mean()))
+        assert (copula.bits, copula.gain_bits) == pytest.approx(
+            (np.mean(bits[copula.against]), gain.mean())
+        )
         assert copula.weeks.num_blocks == len({*weeks})
-        assert copula.weeks.block_wins == sum(gain[np.array(weeks) == week].sum() > 0 for week in {*weeks})
+        assert copula.weeks.block_wins == sum(
+            gain[np.array(weeks) == week].sum() > 0 for week in {*weeks}
+        )
     assert [(each.portfolio, each.level) for each in found.portfolios] == [
         (name, level) for name in portfolios for level in (0.95, 0.99)
     ]
@@ -210,7 +250,9 @@ def test_every_figure_of_a_joint_evaluation_equals_a_plain_loop(
         assert (each.num_stamps, each.exceedance_rate) == (len(ours), hits.mean())
         assert each.kupiec_p == chi_square_tail(kupiec(hits, 1 - each.level), 1)
         assert each.independence_p == chi_square_tail(christoffersen(hits, np.zeros(len(hits))), 1)
-        assert (each.value_at_risk, each.expected_shortfall) == pytest.approx(tuple(risks.mean(axis=0)))
+        assert (each.value_at_risk, each.expected_shortfall) == pytest.approx(
+            tuple(risks.mean(axis=0))
+        )
         history = each.against[0]
         assert [other.against for other in each.against] == [
             *("historical_simulation", "ewma_covariance", "garch_t_constant_correlation")
@@ -220,8 +262,12 @@ def test_every_figure_of_a_joint_evaluation_equals_a_plain_loop(
         assert history.weeks.num_blocks == len({*whole_weeks})
 
 
-def test_the_scales_of_a_garch_are_those_of_its_recursion(world: tuple[Any, Corpus, Oracle], tmp_path: Path) -> None:
-    """Of each asset by a plain loop: a Student-t of this variance has a smaller scale, by its degrees of freedom."""
+def test_the_scales_of_a_garch_are_those_of_its_recursion(
+    world: tuple[Any, Corpus, Oracle], tmp_path: Path
+) -> None:
+    """Of each asset by a plain loop: a Student-t of this variance has a smaller scale, by its
+    degrees of freedom.
+    """
     model, corpus, _ = world
     times = corpus.target_timestamps[corpus.split_codes == corpus.splits.code("validation")]
     panel = make_panel(model, corpus, times.min(), times.max() + 1, 0)
@@ -239,20 +285,34 @@ def test_the_scales_of_a_garch_are_those_of_its_recursion(world: tuple[Any, Corp
                 variance = own.omega + own.alpha * log_ret**2 + own.beta * variance
             after.append(variance)
         for at, row in enumerate(panel.rows[:, asset]):
-            expected = math.sqrt(after[row - rows.start] * (degrees - 2) / degrees) if row >= 0 else math.nan
+            expected = (
+                math.sqrt(after[row - rows.start] * (degrees - 2) / degrees)
+                if row >= 0
+                else math.nan
+            )
             assert scales[at, asset] == pytest.approx(expected, nan_ok=True)
 
 
 def test_the_settings_of_a_stored_dependence_are_these() -> None:
     """The audit fits it again: with others nobody's stored one would come out."""
-    assert (joint.TRAIN_STAMPS, joint.HISTORY, joint.DRAWS, joint.SEED) == (20_000, 1_000, 4_096, 17)
+    assert (joint.TRAIN_STAMPS, joint.HISTORY, joint.DRAWS, joint.SEED) == (
+        20_000,
+        1_000,
+        4_096,
+        17,
+    )
     assert (joint.HALF_LIVES, joint.SHRINKAGES) == ((60, 120, 240, 480), (0.05, 0.1, 0.2, 0.4))
-    assert (joint.WEIGHTS, joint.COVARIANCE_DECAYS) == ((0.5, 0.7, 0.8, 0.9, 0.95), (0.94, 0.97, 0.99))
+    assert (joint.WEIGHTS, joint.COVARIANCE_DECAYS) == (
+        (0.5, 0.7, 0.8, 0.9, 0.95),
+        (0.94, 0.97, 0.99),
+    )
     assert joint.DEGREES == (4.0, 5.0, 6.0, 8.0, 10.0, 14.0, 20.0, 30.0, None)
     assert (joint.LEVELS, joint.RANDOM_PORTFOLIOS, joint._FITTED_STAMPS) == ((0.95, 0.99), 10, 600)
 
 
-def test_the_fit_is_the_likeliest_of_its_grid(world: tuple[Any, Corpus, Oracle], fit: joint.Dependence) -> None:
+def test_the_fit_is_the_likeliest_of_its_grid(
+    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence
+) -> None:
     model, corpus, _ = world
     end = np.datetime64(corpus.splits.train_end)
     panel = make_panel(model, corpus, end, end, 1_200)
@@ -277,17 +337,23 @@ def test_the_fit_is_the_likeliest_of_its_grid(world: tuple[Any, Corpus, Oracle],
         np.testing.assert_allclose(getattr(fit, name), matrix, rtol=1e-9)
     half, start = replace(fit, **moments(600)), moments(600)["correlation"]
     spread = np.unique(np.linspace(600, 1_199, 50).astype(int)).tolist()
-    chosen = {at: np.flatnonzero(panel.rows[at] >= 0) for at in spread if (panel.rows[at] >= 0).sum() > 1}
+    chosen = {
+        at: np.flatnonzero(panel.rows[at] >= 0) for at in spread if (panel.rows[at] >= 0).sum() > 1
+    }
 
     def nats(decay: float, shrinkage: float, degrees: float | None) -> float:
         states, total = list(panel.states(replace(half, decay=decay, shrinkage=shrinkage))), 0.0
         for at, own in chosen.items():
-            correlation = states[at].correlation([panel.symbols[asset] for asset in own], panel.scale[at, own])
+            correlation = states[at].correlation(
+                [panel.symbols[asset] for asset in own], panel.scale[at, own]
+            )
             total += dependence.log_density(correlation, panel.pit[at, own], degrees)
         return total
 
     decays = [0.5 ** (1 / life) for life in SMALLER["HALF_LIVES"]]
-    tried = {(decay, each): nats(decay, each, 8.0) for decay in decays for each in SMALLER["SHRINKAGES"]}
+    tried = {
+        (decay, each): nats(decay, each, 8.0) for decay in decays for each in SMALLER["SHRINKAGES"]
+    }
     assert (fit.decay, fit.shrinkage) == max(tried, key=lambda pair: tried[pair])
     by_degrees = {each: nats(fit.decay, fit.shrinkage, each) for each in SMALLER["DEGREES"]}
     assert fit.degrees == {"1": max(by_degrees, key=lambda each: by_degrees[each])}
@@ -298,7 +364,9 @@ def test_the_fit_is_the_likeliest_of_its_grid(world: tuple[Any, Corpus, Oracle],
             if at in chosen:
                 own = np.ix_(chosen[at], chosen[at])
                 matrix = reference.correlation(average, start)[own]
-                total += dependence.log_density(matrix, panel.pit[at, chosen[at]], reference.degrees)
+                total += dependence.log_density(
+                    matrix, panel.pit[at, chosen[at]], reference.degrees
+                )
             average = dependence.average(average, scores, reference.decay)
         return total
 
@@ -306,7 +374,9 @@ def test_the_fit_is_the_likeliest_of_its_grid(world: tuple[Any, Corpus, Oracle],
     grids = {
         "constant_gaussian": [ReferenceCopula()],
         "ewma_gaussian": [ReferenceCopula(weight=1.0, decay=decay) for decay in decays],
-        "dcc_gaussian": [ReferenceCopula(weight=each, decay=d) for each in SMALLER["WEIGHTS"] for d in decays],
+        "dcc_gaussian": [
+            ReferenceCopula(weight=each, decay=d) for each in SMALLER["WEIGHTS"] for d in decays
+        ],
         "dcc_t": [replace(dcc, degrees=each) for each in SMALLER["DEGREES"]],
     }
     assert fit.references == {name: max(grid, key=reference_nats) for name, grid in grids.items()}
@@ -331,8 +401,12 @@ def test_an_asset_that_train_hardly_knows_teaches_no_dependence(
 
     def with_a_late_asset(*asked: Any) -> joint.Panel:
         panel = make_panel(*asked)
-        late = (np.arange(3) == 1) & (np.arange(len(panel.stamps)) < len(panel.stamps) // 2)[:, None]
-        return replace(panel, scores=np.where(late, np.nan, panel.scores), rows=np.where(late, -1, panel.rows))
+        late = (np.arange(3) == 1) & (np.arange(len(panel.stamps)) < len(panel.stamps) // 2)[
+            :, None
+        ]
+        return replace(
+            panel, scores=np.where(late, np.nan, panel.scores), rows=np.where(late, -1, panel.rows)
+        )
 
     monkeypatch.setattr(joint, "make_panel", with_a_late_asset)
     with pytest.raises(DataError, match="too little to learn a dependence from") as caught:
@@ -376,11 +450,19 @@ def test_without_a_stamp_that_two_assets_have_there_is_nothing_to_judge(
 
 @pytest.mark.parametrize(("stamps", "judged"), [(0, False), (99, False), (100, True)])
 def test_portfolios_are_judged_after_as_many_whole_stamps_as_a_limit_needs(
-    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence, monkeypatch: pytest.MonkeyPatch, stamps: int, judged: bool
+    world: tuple[Any, Corpus, Oracle],
+    fit: joint.Dependence,
+    monkeypatch: pytest.MonkeyPatch,
+    stamps: int,
+    judged: bool,
 ) -> None:
-    """An asset that begins just before the split leaves the other forecasts of risk nothing to be made from."""
+    """An asset that begins just before the split leaves the other forecasts of risk nothing to be
+    made from.
+    """
 
-    def with_a_late_asset(model: Any, corpus: Corpus, first: np.datetime64, *rest: Any) -> joint.Panel:
+    def with_a_late_asset(
+        model: Any, corpus: Corpus, first: np.datetime64, *rest: Any
+    ) -> joint.Panel:
         panel = make_panel(model, corpus, first, *rest)
         whole = np.flatnonzero((panel.rows >= 0).all(axis=1) & (panel.stamps < first))
         begins = whole[len(whole) - stamps] if stamps else len(panel.stamps[panel.stamps < first])
@@ -395,10 +477,14 @@ def test_portfolios_are_judged_after_as_many_whole_stamps_as_a_limit_needs(
     json.dumps(to_json(found), allow_nan=False)  # as it is stored
 
 
-def test_the_state_of_a_stamp_is_blind_to_later_bars(world: tuple[Any, Corpus, Oracle], fit: joint.Dependence) -> None:
+def test_the_state_of_a_stamp_is_blind_to_later_bars(
+    world: tuple[Any, Corpus, Oracle], fit: joint.Dependence
+) -> None:
     model, corpus, _ = world
     end = np.datetime64(TINY_SPLITS.validation[0])
-    short, long = (make_panel(model, corpus, end, last, 300) for last in (end, end + np.timedelta64(200, "h")))
+    short, long = (
+        make_panel(model, corpus, end, last, 300) for last in (end, end + np.timedelta64(200, "h"))
+    )
     assert len(long.stamps) > len(short.stamps) == 300
     for before, after in zip(short.states(fit), long.states(fit), strict=False):
         assert np.array_equal(before.covariance, after.covariance)
@@ -412,12 +498,15 @@ def test_the_audit_finds_a_dependence_that_reads_the_future(
         monkeypatch.setattr(joint, name, value)
     uniform = np.full(16, 1 / 16)
     honest: Any = SimpleNamespace(
-        checkpoint=world[0].checkpoint, predict_proba=lambda _, rows: np.tile(uniform, (len(rows), 1))
+        checkpoint=world[0].checkpoint,
+        predict_proba=lambda _, rows: np.tile(uniform, (len(rows), 1)),
     )
 
     def reads_ahead(corpus: Corpus, rows: np.ndarray) -> np.ndarray:
         probs = np.tile(uniform, (len(rows), 1))
-        probs[:, 0] += np.abs(np.nan_to_num(corpus.columns["log_ret"][np.minimum(rows + 5, len(corpus) - 1)]))
+        probs[:, 0] += np.abs(
+            np.nan_to_num(corpus.columns["log_ret"][np.minimum(rows + 5, len(corpus) - 1)])
+        )
         return probs / probs.sum(axis=1, keepdims=True)
 
     config = AuditConfig(cuts=2, seed=1)
@@ -428,10 +517,16 @@ def test_the_audit_finds_a_dependence_that_reads_the_future(
     assert "with other rows after it" in found.findings[0]
     # One that was fitted on more than Train, and one that was edited.
     later = replace(corpus.splits, train_end=corpus.splits.validation[0]).to_json()
-    card = SimpleNamespace(**{**vars(honest.checkpoint), "provenance": SimpleNamespace(splits=later)})
+    card = SimpleNamespace(
+        **{**vars(honest.checkpoint), "provenance": SimpleNamespace(splits=later)}
+    )
     greedy: Any = SimpleNamespace(checkpoint=card, predict_proba=honest.predict_proba)
     of_more = fit_dependence(greedy, corpus)
-    for other in (of_more, replace(fit, degrees={"1": 4.0}), replace(fit, covariance=fit.covariance * 1.01)):
+    for other in (
+        of_more,
+        replace(fit, degrees={"1": 4.0}),
+        replace(fit, covariance=fit.covariance * 1.01),
+    ):
         found = prove_dependence(other, honest, corpus, config)
         assert found.verdict == FAILED
         assert "Train gives another" in found.findings[0]
@@ -452,7 +547,9 @@ def test_the_decay_of_riskmetrics_is_chosen_after_its_start_and_before_what_is_j
     """A tenth of the stamps is left for the matrix to forget where it began."""
     draw = np.random.default_rng(3)
     returns, shares = 0.01 * draw.standard_normal((400, 2)), np.array([[0.5, 0.5]])
-    returns[150:] *= np.where(np.arange(250) // 25 % 2, 3, 1)[:, None]  # for which the shortest memory is best
+    returns[150:] *= np.where(np.arange(250) // 25 % 2, 3, 1)[
+        :, None
+    ]  # for which the shortest memory is best
 
     def chosen(*ruined: int) -> np.ndarray:
         losses = -returns @ shares.T
@@ -463,8 +560,12 @@ def test_the_decay_of_riskmetrics_is_chosen_after_its_start_and_before_what_is_j
     np.testing.assert_array_equal(chosen(*range(40)), as_it_is)
     np.testing.assert_array_equal(chosen(*range(300, 400)), as_it_is)
     assert not np.array_equal(chosen(*range(40, 44)), as_it_is)
-    calm, wild = (joint._ewma_risk(returns, shares, np.full((400, 1), each), judged=30) for each in (0.0, 1.0))
-    assert not np.array_equal(calm, wild)  # fewer than a tenth of all come before what is judged, and still decide
+    calm, wild = (
+        joint._ewma_risk(returns, shares, np.full((400, 1), each), judged=30) for each in (0.0, 1.0)
+    )
+    assert not np.array_equal(
+        calm, wild
+    )  # fewer than a tenth of all come before what is judged, and still decide
 
 
 @pytest.mark.parametrize("degrees", [None, 5.0])
@@ -495,7 +596,10 @@ def test_a_market_without_correlation_is_the_one_it_was(tmp_path: Path) -> None:
     config = MarketConfig(assets=2, bars=50)
     manifest = write_market(config, tmp_path / "bars")
     assert "correlation" not in manifest["market"]
-    closes = [one.bars["Close"] for one in simulate(MarketConfig(assets=2, bars=50, correlation=0.5)).values()]
+    closes = [
+        one.bars["Close"]
+        for one in simulate(MarketConfig(assets=2, bars=50, correlation=0.5)).values()
+    ]
     assert not closes[0].equals(simulate(config)["SIM01USD"].bars["Close"])
 
 
@@ -508,15 +612,35 @@ def test_a_run_is_fitted_judged_reported_and_audited(
         monkeypatch.setattr(joint, name, value)
     monkeypatch.setattr(joint, "HISTORY", 100)
     monkeypatch.setattr(joint, "DRAWS", 100)
-    monkeypatch.setattr("vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>")  # drawing takes seconds
-    Run(run).config.write_text(Run(run).config.read_text().replace(str(tiny.corpus), str(tmp_path / "gone")))
-    fitted = json.loads(vaiom("dependence", run, "--corpus", tiny.corpus, "--device", "cpu", "--json").out)
+    monkeypatch.setattr(
+        "vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>"
+    )  # drawing takes seconds
+    Run(run).config.write_text(
+        Run(run).config.read_text().replace(str(tiny.corpus), str(tmp_path / "gone"))
+    )
+    fitted = json.loads(
+        vaiom("dependence", run, "--corpus", tiny.corpus, "--device", "cpu", "--json").out
+    )
     kept = json.loads(Run(run).dependence.read_text())
     shared = ("symbols", "decay", "shrinkage", "degrees", "num_stamps", "references")
     assert fitted == {name: kept[name] for name in shared}
-    scored = vaiom("evaluate", run, "--corpus", tiny.corpus, "--split", "validation", "--device", "cpu", "--json")
+    scored = vaiom(
+        "evaluate",
+        run,
+        "--corpus",
+        tiny.corpus,
+        "--split",
+        "validation",
+        "--device",
+        "cpu",
+        "--json",
+    )
     found = json.loads(scored.out)["joint"]
-    assert {each["against"] for each in found["copulas"]} >= {"independence", "ewma_gaussian", "dcc_t"}
+    assert {each["against"] for each in found["copulas"]} >= {
+        "independence",
+        "ewma_gaussian",
+        "dcc_t",
+    }
     # Forecasts of the same losses have losses that are near each other, each itself far below zero.
     gains = [other["gain"] for each in found["portfolios"] for other in each["against"]]
     assert gains

@@ -15,12 +15,19 @@ import pytest
 from simulated_market import TinyRuns
 
 from vaiom.baselines.store import load_losses
+from vaiom.corpus.build import append_bars
+from vaiom.corpus.pack import pack, unpack
+from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import ConfigError, DataError
-from vaiom.evaluation.ledger import LEDGER_NAME, is_recorded, ledger_heads, model_looks, read_ledger, record_look
+from vaiom.evaluation.ledger import (
+    LEDGER_NAME,
+    is_recorded,
+    ledger_heads,
+    model_looks,
+    read_ledger,
+    record_look,
+)
 from vaiom.evaluation.predictor import score_baselines
-from vaiom.events.build import append_bars
-from vaiom.events.corpus import Corpus, open_corpus
-from vaiom.events.pack import pack, unpack
 from vaiom.market.folder import read_bars, write_symbol
 
 
@@ -47,7 +54,11 @@ def test_looks_are_counted_by_split(corpus: Corpus) -> None:
     assert (first.run, first.num_events, first.checkpoint_sha256) == ("main", 7, "ab" * 32)
     assert first.corpus_sha256 == corpus.sha256
     assert datetime.now(UTC) - datetime.fromisoformat(first.when) < timedelta(minutes=5)
-    assert [split for split in corpus.splits.names if is_recorded(corpus, split)] == ["test-h1", "test-h2", "sealed"]
+    assert [split for split in corpus.splits.names if is_recorded(corpus, split)] == [
+        "test-h1",
+        "test-h2",
+        "sealed",
+    ]
 
 
 def test_baselines_are_recorded_and_not_counted(corpus: Corpus, tmp_path: Path) -> None:
@@ -55,7 +66,9 @@ def test_baselines_are_recorded_and_not_counted(corpus: Corpus, tmp_path: Path) 
         return nullcontext(lambda *_: None)
 
     for split, unseal in (("validation", None), ("test-h1", None), ("sealed", "sealed")):
-        score_baselines(corpus, ["frequency", "markov"], tmp_path, split, 16, quietly, unseal=unseal)
+        score_baselines(
+            corpus, ["frequency", "markov"], tmp_path, split, 16, quietly, unseal=unseal
+        )
     assert [(each.run, each.split) for each in read_ledger(corpus)] == [
         (name, split) for split in ("test-h1", "sealed") for name in ("frequency", "markov")
     ]
@@ -71,7 +84,9 @@ def test_baselines_are_recorded_and_not_counted(corpus: Corpus, tmp_path: Path) 
     before = read_ledger(corpus)
     with pytest.raises(ConfigError, match="unknown"):
         score_baselines(corpus, ["nobody"], tmp_path, "test-h1", 16, quietly)
-    with pytest.raises(DataError):  # losses of another context: refused before anything is fitted or looked at
+    with pytest.raises(
+        DataError
+    ):  # losses of another context: refused before anything is fitted or looked at
         score_baselines(corpus, ["markov"], tmp_path, "test-h1", 32, quietly)
     assert read_ledger(corpus) == before
 
@@ -81,7 +96,9 @@ def test_a_corpus_without_a_folder_and_one_that_cannot_be_written_count_no_looks
 ) -> None:
     with pytest.raises(DataError, match="only a corpus folder keeps a ledger"):
         look(replace(corpus, path=None), "test-h1")
-    assert record_look(corpus, "validation", run="main", checkpoint_sha256="ab", num_events=7) is None
+    assert (
+        record_look(corpus, "validation", run="main", checkpoint_sha256="ab", num_events=7) is None
+    )
     assert record_look(corpus, "test-h1", run="main", checkpoint_sha256="ab", num_events=7) == 1
     synced: list[int] = []
     monkeypatch.setattr("os.fsync", synced.append)
@@ -97,7 +114,9 @@ def test_a_corpus_without_a_folder_and_one_that_cannot_be_written_count_no_looks
     assert caught.value.got == "No space left on device"
 
 
-def test_the_corpus_opens_packs_and_grows_as_before(corpus: Corpus, tiny: TinyRuns, tmp_path: Path) -> None:
+def test_the_corpus_opens_packs_and_grows_as_before(
+    corpus: Corpus, tiny: TinyRuns, tmp_path: Path
+) -> None:
     assert corpus.path is not None
     pack(corpus.path, tmp_path / "before.zip")
     look(corpus, "test-h1")

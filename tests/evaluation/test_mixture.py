@@ -12,7 +12,13 @@ import pytest
 import torch
 from simulated_market import tiny_corpus
 
-from vaiom.evaluation.evaluate import NUM_STRETCHES, STRETCH_EVENTS, diagnose_mixture, mixture_report, stretches
+from vaiom.evaluation.evaluate import (
+    NUM_STRETCHES,
+    STRETCH_EVENTS,
+    diagnose_mixture,
+    mixture_report,
+    stretches,
+)
 from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom
 
@@ -64,16 +70,22 @@ def test_stretches_are_successive_events_over_the_whole_split() -> None:
 def test_states_at_the_start_of_an_asset_do_not_see_other_assets(tmp_path: Path) -> None:
     """A model of windowed attention is scored on rows with less history than its context."""
     corpus = tiny_corpus(tmp_path, rows=600)
-    config = ModelConfig(context=64, attention_window=16, num_layers=4, positions="rotary", width=16, num_heads=2)
+    config = ModelConfig(
+        context=64, attention_window=16, num_layers=4, positions="rotary", width=16, num_heads=2
+    )
     torch.manual_seed(0)
     network = Vaiom(config, corpus.tokenizer.vocabulary_sizes)
     model: Any = SimpleNamespace(
-        checkpoint=SimpleNamespace(model=network), read=lambda corpus: corpus, device=torch.device("cpu")
+        checkpoint=SimpleNamespace(model=network),
+        read=lambda corpus: corpus,
+        device=torch.device("cpu"),
     )
     first, second = corpus.asset_slices.values()
     changed = {name: np.array(column) for name, column in corpus.columns.items()}
     changed["ret_z"][first] = 5.0
     rows = np.arange(second.start + 20, second.start + 60)
-    found, other = (diagnose_mixture(model, each, rows) for each in (corpus, replace(corpus, columns=changed)))
+    found, other = (
+        diagnose_mixture(model, each, rows) for each in (corpus, replace(corpus, columns=changed))
+    )
     assert found is not None
     assert found == other

@@ -1,4 +1,6 @@
-"""The oracle: nothing beats it, it beats the baselines, it is calibrated, and it answers the exact question."""
+"""The oracle: nothing beats it, it beats the baselines, it is calibrated, and it answers the exact
+question.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from vaiom.errors import DataError
 from vaiom.evaluation.calibration import kuiper_test
 from vaiom.evaluation.inference import standard_error
 from vaiom.evaluation.scores import event_bits
-from vaiom.events.scales import MAX_LOG_MOVE
-from vaiom.simulate.oracle import FAULT_LIMIT, Dynamics, Oracle, Truth, bucket_probabilities
+from vaiom.features.recursions import MAX_LOG_MOVE
+from vaiom.simulation.oracle import FAULT_LIMIT, Dynamics, Oracle, Truth, bucket_probabilities
 
 
 def powered(probs: np.ndarray, exponent: float) -> np.ndarray:
@@ -34,8 +36,13 @@ def hour_of_week_shares(market: Market) -> np.ndarray:
         hours = corpus.target_timestamps[rows].astype("datetime64[h]").astype(np.int64) % (7 * 24)
         return corpus.meta[rows, 0].astype(np.int64) * (7 * 24) + hours
 
-    shares = np.tile(20 * Frequency().fit(corpus, market.train).probs_, (7 * 24 * (len(corpus.asset_slices) + 1), 1))
-    np.add.at(shares, (cell(market.train), corpus.target_return[market.train].astype(np.int64) - 1), 1.0)
+    shares = np.tile(
+        20 * Frequency().fit(corpus, market.train).probs_,
+        (7 * 24 * (len(corpus.asset_slices) + 1), 1),
+    )
+    np.add.at(
+        shares, (cell(market.train), corpus.target_return[market.train].astype(np.int64) - 1), 1.0
+    )
     return (shares / shares.sum(axis=1, keepdims=True))[cell(market.rows)]
 
 
@@ -59,7 +66,9 @@ FORECASTS: dict[str, Callable[[Market], np.ndarray]] = {
     "blind to the hidden state": lambda m: altered_oracle(
         m, weights=lambda t: np.broadcast_to(Dynamics().stationary(), t.weights.shape)
     ),
-    "blind to the calendar": lambda m: altered_oracle(m, scale=lambda t: np.full_like(t.scale, np.median(t.scale))),
+    "blind to the calendar": lambda m: altered_oracle(
+        m, scale=lambda t: np.full_like(t.scale, np.median(t.scale))
+    ),
     "one bar late": lambda m: altered_oracle(m, weights=lambda t: np.roll(t.weights, 1, axis=0)),
     "too wide": lambda m: altered_oracle(m, scale=lambda t: 1.05 * t.scale),
 }
@@ -81,7 +90,9 @@ def test_a_forecast_that_peeks_would_be_seen_to_beat_it(market: Market) -> None:
     assert gain_over_oracle(market, 0.997 * market.probs + 0.003 * outcome) > 2
 
 
-@pytest.mark.parametrize("name", ["frequency", "markov", "hour of week", "blind to the hidden state"])
+@pytest.mark.parametrize(
+    "name", ["frequency", "markov", "hour of week", "blind to the hidden state"]
+)
 def test_the_oracle_beats_what_knows_less(market: Market, name: str) -> None:
     assert gain_over_oracle(market, FORECASTS[name](market)) < -5
 
@@ -99,7 +110,9 @@ def test_probabilities_are_a_distribution(market: Market) -> None:
 
 
 def test_bucket_probabilities_add_up_the_ticks_of_each_bucket(market: Market) -> None:
-    """A plain sum over every next close that is a valid target, bucketed as the corpus buckets it."""
+    """A plain sum over every next close that is a valid target, bucketed as the corpus
+    buckets it.
+    """
     edges = market.corpus.edges["return"]
     truth = Oracle.load(market.bars).truths["XAUSIM"]
     for row, sigma in ((600, 0.002), (5_000, 0.0004), (9_000, 0.02), (20_000, 1e-8), (31_999, 0.3)):
@@ -121,7 +134,9 @@ def test_the_limit_of_a_move_is_that_of_the_corpus() -> None:
 def test_a_truth_of_other_bars_is_refused(market: Market) -> None:
     truths = Oracle.load(market.bars).truths
     symbol = next(iter(truths))
-    late = dataclasses.replace(truths[symbol], timestamps=truths[symbol].timestamps + np.timedelta64(1, "h"))
+    late = dataclasses.replace(
+        truths[symbol], timestamps=truths[symbol].timestamps + np.timedelta64(1, "h")
+    )
     with pytest.raises(DataError, match="not built from the bars"):
         Oracle({**truths, symbol: late}).predict_proba(market.corpus, market.rows)
     del truths[symbol]
@@ -135,8 +150,8 @@ import sys
 from pathlib import Path
 sys.modules.update(polars=None, pandas=None, pyarrow=None, torch=None)
 import vaiom.evaluation.calibration, vaiom.baselines.counts
-from vaiom.simulate.oracle import Oracle
-from vaiom.events.corpus import open_corpus
+from vaiom.simulation.oracle import Oracle
+from vaiom.corpus.store import open_corpus
 corpus = open_corpus(sys.argv[1])
 rows = corpus.endpoints("validation")[:10]
 print(Oracle.load(Path(sys.argv[2])).predict_proba(corpus, rows).shape)

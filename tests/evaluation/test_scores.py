@@ -17,7 +17,9 @@ from vaiom.evaluation.scores import (
     tail_masks,
 )
 
-weights = st.lists(st.floats(0, 1), min_size=16, max_size=16).filter(lambda values: sum(values) > 1e-3)
+weights = st.lists(st.floats(0, 1), min_size=16, max_size=16).filter(
+    lambda values: sum(values) > 1e-3
+)
 
 
 @given(rows=st.lists(st.tuples(weights, st.integers(1, 16)), min_size=1, max_size=5))
@@ -26,12 +28,16 @@ def test_event_bits_equal_the_definition(rows: list[tuple[list[float], int]]) ->
     got = event_bits(probs, np.array([bucket for _, bucket in rows], np.uint8))
     for loss, row, (_, bucket) in zip(got, probs, rows, strict=True):
         raised = [max(MIN_PROBABILITY, p) for p in row]
-        assert loss == pytest.approx(-math.log2(raised[bucket - 1] / sum(raised)), rel=1e-12, abs=1e-12)
+        assert loss == pytest.approx(
+            -math.log2(raised[bucket - 1] / sum(raised)), rel=1e-12, abs=1e-12
+        )
 
 
 def test_a_uniform_guess_costs_log2_of_the_buckets_and_an_impossible_bucket_is_finite() -> None:
     np.testing.assert_allclose(event_bits(np.full((1, 16), 1 / 16), np.array([3])), 4.0)
-    assert event_bits(np.eye(16)[:1], np.array([2]))[0] == pytest.approx(-math.log2(MIN_PROBABILITY), rel=1e-9)
+    assert event_bits(np.eye(16)[:1], np.array([2]))[0] == pytest.approx(
+        -math.log2(MIN_PROBABILITY), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("bucket", [0, 17])
@@ -45,7 +51,11 @@ def test_probabilities_that_are_not_numbers_are_refused() -> None:
         event_bits(np.full((1, 16), np.nan), np.array([1]))
 
 
-@given(events=st.lists(st.tuples(st.floats(0, 8), st.floats(0, 8), st.integers(1, 5)), min_size=1, max_size=30))
+@given(
+    events=st.lists(
+        st.tuples(st.floats(0, 8), st.floats(0, 8), st.integers(1, 5)), min_size=1, max_size=30
+    )
+)
 def test_means_by_group_equal_a_plain_loop(events: list[tuple[float, float, int]]) -> None:
     model, baseline, labels = (np.array(column) for column in zip(*events, strict=True))
     got = bits_by_group({"model": model, "frequency": baseline}, labels)

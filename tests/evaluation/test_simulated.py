@@ -9,7 +9,7 @@ import pytest
 from simulated_market import Market
 
 from tools.compare_markets import GAIN, GAIN_RANGE_BITS, MAX_DISTANCE, compare_markets
-from vaiom.events.build import build_corpus
+from vaiom.corpus.build import build_corpus
 
 REAL = {
     "tail_share": 0.0687,
@@ -22,7 +22,9 @@ REAL = {
 
 
 def test_the_default_market_meets_every_demand_beside_real_bars(market: Market) -> None:
-    table = {row.measure: row for row in compare_markets(market.corpus, market.oracle, market.corpus)}
+    table = {
+        row.measure: row for row in compare_markets(market.corpus, market.oracle, market.corpus)
+    }
     assert all(row.real is None or row.real == row.simulated for row in table.values())
     assert all(math.isfinite(row.simulated) for row in table.values())
     for name, limit in MAX_DISTANCE.items():

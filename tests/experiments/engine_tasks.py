@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vaiom.errors import DataError
-from vaiom.experiments.engine import Engine
+from vaiom.experiments.tasks import Engine
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ def perform(task: Any, device: str) -> None:
 
 
 def hold_pipe(task: Any, device: str) -> None:
-    """Open the named pipe of a task and keep it for as long as this process lives; after a minute, say so."""
+    """Open the named pipe of a task and keep it for as long as this process lives; after a minute,
+    say so.
+    """
     with (task.folder / task.id).open("wb", buffering=0) as pipe:
         pipe.write(b"here")
         threading.Event().wait(60)

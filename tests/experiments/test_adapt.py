@@ -1,4 +1,6 @@
-"""A model on bars that it was not trained on: a corpus with its buckets, its figures there, and going on from it."""
+"""A model on bars that it was not trained on: a corpus with its buckets, its figures there, and
+going on from it.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,14 @@ from cli.command_line import Vaiom, require_refusal
 from forecast.forecast_runs import TinyRun, tiny_run
 from strategies import random_bars
 from training.tiny_runs import SPLITS
-from vaiom.audit.audit import audit_path
-from vaiom.audit.proof import FAILED, AuditConfig
-from vaiom.audit.provenance import config_of, prove_repeat
+from vaiom.auditing.audit import audit_path
+from vaiom.auditing.proof import FAILED, AuditConfig
+from vaiom.auditing.provenance import config_of, prove_repeat
+from vaiom.corpus.build import CorpusConfig, append_bars, build_corpus
+from vaiom.corpus.splits import TRAIN, VALIDATION
+from vaiom.corpus.store import Corpus, open_corpus
+from vaiom.corpus.tokenizer import bucket_of
+from vaiom.distribution.dependence import pit_of
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.horizons import events_name
@@ -29,12 +36,15 @@ from vaiom.evaluation.joint import make_panel
 from vaiom.evaluation.ledger import read_ledger
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, read_events
-from vaiom.events.build import CorpusConfig, append_bars, build_corpus
-from vaiom.events.corpus import Corpus, open_corpus
-from vaiom.events.dependence import pit_of
-from vaiom.events.fit import bucket_of
-from vaiom.events.splits import TRAIN, VALIDATION
-from vaiom.experiments.refit import AS_IT_WAS, SHORT, STEPS_A_PASS, Adapted, adapt, fit_horizons, refit
+from vaiom.experiments.refit import (
+    AS_IT_WAS,
+    SHORT,
+    STEPS_A_PASS,
+    Adapted,
+    adapt,
+    fit_horizons,
+    refit,
+)
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint
@@ -64,7 +74,9 @@ def new_bars(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def corpus(trained: TinyRun, new_bars: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return package.build_corpus(new_bars, tmp_path_factory.mktemp("like") / "corpus", like=trained.run)
+    return package.build_corpus(
+        new_bars, tmp_path_factory.mktemp("like") / "corpus", like=trained.run
+    )
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +93,14 @@ def test_a_corpus_like_a_model_has_its_buckets_and_its_own_assets(
     assert own.has_buckets_of(theirs)
     assert own.sha256 != theirs.sha256
     assert corpus.splits == trained.corpus.splits == SPLITS
-    assert not build_corpus(new_bars, tmp_path / "own", CorpusConfig(splits=SPLITS)).tokenizer.has_buckets_of(theirs)
+    assert not build_corpus(
+        new_bars, tmp_path / "own", CorpusConfig(splits=SPLITS)
+    ).tokenizer.has_buckets_of(theirs)
     # The folder says so itself: audits, appends and moved boundaries keep these buckets.
-    assert build_corpus(new_bars, tmp_path / "again", config_of(open_corpus(corpus.path))).sha256 == corpus.sha256
+    assert (
+        build_corpus(new_bars, tmp_path / "again", config_of(open_corpus(corpus.path))).sha256
+        == corpus.sha256
+    )
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +111,12 @@ def with_horizons(trained: TinyRun, tmp_path_factory: pytest.TempPathFactory) ->
     return run
 
 
-def test_horizons_of_other_assets_are_judged_as_they_are_served(with_horizons: Path, tmp_path: Path) -> None:
-    """An asset of a class that the model never saw, and one that has another number in its corpus."""
+def test_horizons_of_other_assets_are_judged_as_they_are_served(
+    with_horizons: Path, tmp_path: Path
+) -> None:
+    """An asset of a class that the model never saw, and one that has another number in its
+    corpus.
+    """
     for seed, symbol in enumerate(("BTCUSD", "XAUUSD")):
         write_symbol(tmp_path / "bars", symbol, random_bars(1_700, seed))
     corpus = package.build_corpus(tmp_path / "bars", tmp_path / "corpus", like=with_horizons)
@@ -112,29 +133,43 @@ def test_horizons_of_other_assets_are_judged_as_they_are_served(with_horizons: P
             np.testing.assert_allclose(events.probs[own], served.probs[at], atol=1e-6)
             close, last = np.log(bars[symbol]["Close"].to_numpy()), MIN_BARS - 1 + at
             z = (close[last + horizon] - close[last]) / served.sigma[at]
-            np.testing.assert_array_equal(events.buckets[own], bucket_of(forecaster.at(horizon).edges, z))
+            np.testing.assert_array_equal(
+                events.buckets[own], bucket_of(forecaster.at(horizon).edges, z)
+            )
 
 
-def test_the_dependence_is_judged_with_the_zero_shares_that_are_served(trained: TinyRun, tmp_path: Path) -> None:
+def test_the_dependence_is_judged_with_the_zero_shares_that_are_served(
+    trained: TinyRun, tmp_path: Path
+) -> None:
     """Of an asset whose price now often stays, and of one that the model never saw."""
     for seed, symbol in enumerate(("EURUSD", "GBPJPY")):
         bars = random_bars(1_700, seed)
         stays = pl.int_range(pl.len()) % 5 == 4
-        write_symbol(tmp_path / "bars", symbol, bars.with_columns(pl.when(~stays).then("Close").forward_fill()))
+        write_symbol(
+            tmp_path / "bars",
+            symbol,
+            bars.with_columns(pl.when(~stays).then("Close").forward_fill()),
+        )
     corpus = package.build_corpus(tmp_path / "bars", tmp_path / "corpus", like=trained.run)
     model = ModelPredictor.load(Run(trained.run).best, "cpu")
     panel = make_panel(model, corpus, *corpus.target_timestamps[[0, -2]], 0)
-    served = package.Forecaster.load(trained.run).predict(dict(package.read_bars(tmp_path / "bars")))
+    served = package.Forecaster.load(trained.run).predict(
+        dict(package.read_bars(tmp_path / "bars"))
+    )
     assert panel.prob_zero == {symbol: dist.prob_zero for symbol, dist in served.items()}
     for asset, dist in enumerate(served.values()):
         has = panel.numbers[:, asset] >= 0
         numbers, log_ret = panel.numbers[has, asset], panel.log_ret[has, asset]
-        own = replace(panel.dists, probs=panel.dists.probs[numbers], sigma=panel.dists.sigma[numbers])
+        own = replace(
+            panel.dists, probs=panel.dists.probs[numbers], sigma=panel.dists.sigma[numbers]
+        )
         assert (log_ret == 0).sum() > 100
         np.testing.assert_array_equal(panel.pit[has, asset], pit_of(own, dist.prob_zero, log_ret))
 
 
-def test_heads_of_other_assets_than_the_models_are_refused(with_horizons: Path, corpus: Corpus) -> None:
+def test_heads_of_other_assets_than_the_models_are_refused(
+    with_horizons: Path, corpus: Corpus
+) -> None:
     """They would have other assets' scales; the heads that are there stay."""
     before = Run(with_horizons).horizons.read_bytes()
     with pytest.raises(DataError, match="own assets") as refused:
@@ -153,17 +188,24 @@ def test_appended_bars_keep_the_buckets(trained: TinyRun, new_bars: Path, tmp_pa
     assert again.manifest["like"] == trained.corpus.tokenizer.sha256
 
 
-def test_assets_that_the_model_does_not_know_are_read_as_unknown(trained: TinyRun, corpus: Corpus) -> None:
+def test_assets_that_the_model_does_not_know_are_read_as_unknown(
+    trained: TinyRun, corpus: Corpus
+) -> None:
     model = ModelPredictor.load(Run(trained.run).best, "cpu")
     rows = corpus.endpoints(VALIDATION, model.checkpoint.config.history)
     known = rows < corpus.asset_slices["GBPJPY"].start
     probs = model.predict_proba(corpus, rows)
     own_rows = trained.corpus.endpoints(VALIDATION, model.checkpoint.config.history)
     own_rows = own_rows[own_rows < trained.corpus.asset_slices["EURUSD"].stop]
-    np.testing.assert_allclose(probs[known], model.predict_proba(trained.corpus, own_rows), atol=1e-7)
+    np.testing.assert_allclose(
+        probs[known], model.predict_proba(trained.corpus, own_rows), atol=1e-7
+    )
     nameless = replace(trained.corpus.tokenizer, symbols=("AAA", "BBB"))
     unknown = predict_probabilities(
-        model.checkpoint.model, replace(trained.corpus, tokenizer=nameless), own_rows, torch.device("cpu")
+        model.checkpoint.model,
+        replace(trained.corpus, tokenizer=nameless),
+        own_rows,
+        torch.device("cpu"),
     )
     np.testing.assert_allclose(probs[~known], unknown, atol=1e-7)
     assert np.abs(probs[known] - probs[~known]).max() > 1e-4
@@ -173,7 +215,17 @@ def test_a_model_is_evaluated_on_such_a_corpus_beside_baselines_of_that_corpus(
     vaiom: Vaiom, trained: TinyRun, corpus: Corpus, tmp_path: Path
 ) -> None:
     before = sorted(path.name for path in trained.run.iterdir())
-    words = ("evaluate", trained.run, "--corpus", corpus.path, "--device", "cpu", "--out", tmp_path / "out", "--json")
+    words = (
+        "evaluate",
+        trained.run,
+        "--corpus",
+        corpus.path,
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path / "out",
+        "--json",
+    )
     figures = vaiom(*words).json()
     assert list(figures["bits"]) == ["model", "frequency", "markov", "hour_of_week"]
     assert [each["group"] for each in figures["by"]["asset"]] == ["EURUSD", "GBPJPY"]
@@ -186,10 +238,16 @@ def test_a_packaged_model_is_not_written_into(vaiom: Vaiom, corpus: Corpus) -> N
     require_refusal(vaiom("evaluate", "fx-1h-evidence", "--corpus", corpus.path), "--out")
 
 
-def test_going_on_begins_with_the_weights_and_new_assets_as_unknown(trained: TinyRun, adapted: Adapted) -> None:
+def test_going_on_begins_with_the_weights_and_new_assets_as_unknown(
+    trained: TinyRun, adapted: Adapted
+) -> None:
     start, made = load_checkpoint(Run(trained.run).best), load_checkpoint(Run(adapted.run).best)
     first = load_checkpoint(Run(adapted.run).checkpoint(2))
-    assert first.provenance.start_sha256 == start.sha256 == load_checkpoint(Run(adapted.run).start).sha256
+    assert (
+        first.provenance.start_sha256
+        == start.sha256
+        == load_checkpoint(Run(adapted.run).start).sha256
+    )
     assert made.tokenizer.symbols == ("EURUSD", "GBPJPY")
     table, before = first.model.state_dict()[ASSET_TABLE], start.model.state_dict()[ASSET_TABLE]
     # Two small steps away: nearer to where each began than to the other's beginning.
@@ -200,34 +258,68 @@ def test_going_on_begins_with_the_weights_and_new_assets_as_unknown(trained: Tin
 def test_it_says_whether_it_helped(trained: TinyRun, adapted: Adapted) -> None:
     assert list(adapted.gains) == [AS_IT_WAS, str(trained.run)]
     as_it_was, named = adapted.gains.values()
-    assert as_it_was.gain_bits == named.gain_bits >= 0  # the run that it went on from, by its own name
+    assert (
+        as_it_was.gain_bits == named.gain_bits >= 0
+    )  # the run that it went on from, by its own name
     assert adapted.best_bits == pytest.approx(min(adapted.best_bits, adapted.last_bits))
-    assert adapted.verdict[0].endswith(("over the weights as they were.", "stay the best on Validation."))
+    assert adapted.verdict[0].endswith(
+        ("over the weights as they were.", "stay the best on Validation.")
+    )
     for interval, said in (
         ((0.005, 0.02), "It helped: +0.0100 bits/event [+0.0050, +0.0200] over x."),
-        ((-0.005, 0.02), "Whether it helped is open: +0.0100 bits/event [-0.0050, +0.0200] over x."),
+        (
+            (-0.005, 0.02),
+            "Whether it helped is open: +0.0100 bits/event [-0.0050, +0.0200] over x.",
+        ),
         ((-0.02, -0.005), "It hurt: +0.0100 bits/event [-0.0200, -0.0050] over x."),
-        (None, "Whether it helped is open: +0.0100 bits/event, without an interval: one asset in one month over x."),
+        (
+            None,
+            "Whether it helped is open: +0.0100 bits/event, without an interval: one asset in one "
+            "month over x.",
+        ),
     ):
-        gain = replace(named, gain_bits=0.01, asset_months=replace(named.asset_months, interval=interval))
+        gain = replace(
+            named, gain_bits=0.01, asset_months=replace(named.asset_months, interval=interval)
+        )
         assert replace(adapted, gains={"x": gain}).verdict == [said]
 
 
 def test_where_no_step_is_better_the_weights_as_they_were_are_selected(
     vaiom: Vaiom, trained: TinyRun, corpus: Corpus, tmp_path: Path
 ) -> None:
-    words = ("train", corpus.path, "--from", trained.run, "--out", tmp_path / "run", "--device", "cpu")
-    ruinous = [word for setting in (*SETTINGS, "learning_rate=3.0", "patience=2") for word in ("--set", setting)]
+    words = (
+        "train",
+        corpus.path,
+        "--from",
+        trained.run,
+        "--out",
+        tmp_path / "run",
+        "--device",
+        "cpu",
+    )
+    ruinous = [
+        word
+        for setting in (*SETTINGS, "learning_rate=3.0", "patience=2")
+        for word in ("--set", setting)
+    ]
     found = vaiom(*words, *ruinous)
     assert found.code == 0, found.err
     assert "It did not help" in found.err
-    made, start = load_checkpoint(Run(tmp_path / "run").best), load_checkpoint(Run(trained.run).best)
+    made, start = (
+        load_checkpoint(Run(tmp_path / "run").best),
+        load_checkpoint(Run(trained.run).best),
+    )
     assert made.provenance.step == 0
     before = start.model.state_dict()
-    changed = [name for name, each in made.model.state_dict().items() if not torch.equal(each, before[name])]
+    changed = [
+        name
+        for name, each in made.model.state_dict().items()
+        if not torch.equal(each, before[name])
+    ]
     assert changed == [ASSET_TABLE]
     assert Run(tmp_path / "run").saved_steps()[-1] == 4  # patience ended it
-    # The log has a line of them, also after resuming, and the audit takes the selection for what it is.
+    # The log has a line of them, also after resuming, and the audit takes the selection for what it
+    # is.
     assert vaiom(*words, *ruinous, "--resume").code == 0
     assert list(Run(tmp_path / "run").validation_bits()) == [0, 2, 4]
     assert Run(tmp_path / "run").read_metrics()[0].keys() == {"step", "validation_bits", "seconds"}
@@ -242,32 +334,61 @@ def test_where_no_step_is_better_the_weights_as_they_were_are_selected(
     assert len(Run(tmp_path / "run").read_metrics()) == 3
 
 
-def test_runs_to_compare_with_are_refused_before_training(trained: TinyRun, corpus: Corpus, tmp_path: Path) -> None:
+def test_runs_to_compare_with_are_refused_before_training(
+    trained: TinyRun, corpus: Corpus, tmp_path: Path
+) -> None:
     for against in (tmp_path / "none", corpus.path):
         with pytest.raises(CheckpointError, match="no such checkpoint"):
-            adapt(corpus, trained.run, tmp_path / "run", settings=SETTINGS, against=[against], device="cpu")
+            adapt(
+                corpus,
+                trained.run,
+                tmp_path / "run",
+                settings=SETTINGS,
+                against=[against],
+                device="cpu",
+            )
     train_end = SPLITS.validation[0] + timedelta(days=1)
-    later = replace(SPLITS, train_end=train_end, validation=SPLITS.tests[0], tests=(), seal=SPLITS.tests[0][1])
+    later = replace(
+        SPLITS, train_end=train_end, validation=SPLITS.tests[0], tests=(), seal=SPLITS.tests[0][1]
+    )
     ahead = package.build_corpus(trained.bars, tmp_path / "later", like=trained.run, splits=later)
     adapt(ahead, trained.run, tmp_path / "ahead", settings=SETTINGS, device="cpu")
     with pytest.raises(DataError, match="was trained on targets of this split"):
-        adapt(corpus, trained.run, tmp_path / "run", settings=SETTINGS, against=[tmp_path / "ahead"], device="cpu")
+        adapt(
+            corpus,
+            trained.run,
+            tmp_path / "run",
+            settings=SETTINGS,
+            against=[tmp_path / "ahead"],
+            device="cpu",
+        )
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_with_a_longer_context_is_compared_where_it_has_its_history(trained: TinyRun, tmp_path: Path) -> None:
+def test_a_run_with_a_longer_context_is_compared_where_it_has_its_history(
+    trained: TinyRun, tmp_path: Path
+) -> None:
     """An asset that begins in Validation: its first events lie within the longer context."""
     write_symbol(tmp_path / "bars", "EURUSD", random_bars(1_700, 0))
     write_symbol(tmp_path / "bars", "GBPJPY", random_bars(300, 1, start=SPLITS.validation[0]))
     corpus = package.build_corpus(tmp_path / "bars", tmp_path / "corpus", like=trained.run)
-    wide = experiment_of_checkpoint(load_checkpoint(Run(trained.run).best)).with_changes(context=100)
+    wide = experiment_of_checkpoint(load_checkpoint(Run(trained.run).best)).with_changes(
+        context=100
+    )
     package.train(corpus, tmp_path / "wide", experiment=wide, device="cpu")
     names = {"settings": SETTINGS, "against": [tmp_path / "wide"], "device": "cpu"}
     found = adapt(corpus, trained.run, tmp_path / "run", **names)
     rows = corpus.endpoints(VALIDATION, 100)
-    assert len(rows) < len(corpus.endpoints(VALIDATION, load_checkpoint(Run(found.run).best).config.history))
-    models = (ModelPredictor.load(Run(run).best, "cpu") for run in (tmp_path / "run", tmp_path / "wide"))
-    own, theirs = (event_bits(each.predict_proba(corpus, rows), corpus.target_return[rows]).mean() for each in models)
+    assert len(rows) < len(
+        corpus.endpoints(VALIDATION, load_checkpoint(Run(found.run).best).config.history)
+    )
+    models = (
+        ModelPredictor.load(Run(run).best, "cpu") for run in (tmp_path / "run", tmp_path / "wide")
+    )
+    own, theirs = (
+        event_bits(each.predict_proba(corpus, rows), corpus.target_return[rows]).mean()
+        for each in models
+    )
     assert found.gains[str(tmp_path / "wide")].gain_bits == pytest.approx(theirs - own)
 
 
@@ -287,13 +408,17 @@ def test_heads_are_fitted_under_the_boundaries_of_their_model(
     trained: TinyRun, with_horizons: Path, tmp_path: Path
 ) -> None:
     """Under later ones they would learn from what the model holds out."""
-    later = replace(SPLITS, train_end=SPLITS.tests[0][0], validation=SPLITS.tests[0], tests=(), seal=SPLITS.seal)
+    later = replace(
+        SPLITS, train_end=SPLITS.tests[0][0], validation=SPLITS.tests[0], tests=(), seal=SPLITS.seal
+    )
     corpus = package.build_corpus(trained.bars, tmp_path / "corpus", like=trained.run, splits=later)
     run = Path(shutil.copytree(with_horizons, tmp_path / "run"))
     fitted = fit_horizons(run, corpus, (4, 8), device="cpu")
     expected = load_horizons(Run(with_horizons).horizons, load_checkpoint(Run(run).best)).fitted
     assert fitted.validation_bits == pytest.approx(expected.validation_bits)
-    assert [each.edges.tolist() for each in fitted.fits] == [each.edges.tolist() for each in expected.fits]
+    assert [each.edges.tolist() for each in fitted.fits] == [
+        each.edges.tolist() for each in expected.fits
+    ]
 
 
 def test_a_refit_goes_on_from_the_same_weights(trained: TinyRun, tmp_path: Path) -> None:
@@ -301,13 +426,21 @@ def test_a_refit_goes_on_from_the_same_weights(trained: TinyRun, tmp_path: Path)
         write_symbol(tmp_path / "bars", symbol, random_bars(6_500, seed))
     corpus = package.build_corpus(tmp_path / "bars", tmp_path / "corpus", like=trained.run)
     adapt(corpus, trained.run, tmp_path / "run", settings=SETTINGS, device="cpu")
-    made = load_checkpoint(Run(refit(tmp_path / "run", corpus, tmp_path / "refit", device="cpu").run).best)
+    made = load_checkpoint(
+        Run(refit(tmp_path / "run", corpus, tmp_path / "refit", device="cpu").run).best
+    )
     start = load_checkpoint(Run(trained.run).best)
-    assert made.provenance.start_sha256 == load_checkpoint(Run(tmp_path / "refit").start).sha256 == start.sha256
+    assert (
+        made.provenance.start_sha256
+        == load_checkpoint(Run(tmp_path / "refit").start).sha256
+        == start.sha256
+    )
     before, after = (each.model.state_dict()["heads.projection.weight"] for each in (start, made))
     assert (after - before).abs().max() < 0.01 < before.abs().max()
     config = AuditConfig(cuts=1, rare_cuts=0, baselines=("frequency",))
-    proofs = audit_path(tmp_path / "refit", corpus=tmp_path / "corpus", bars=tmp_path / "bars", config=config)
+    proofs = audit_path(
+        tmp_path / "refit", corpus=tmp_path / "corpus", bars=tmp_path / "bars", config=config
+    )
     assert [proof.findings for proof in proofs if proof.verdict == FAILED] == []
     assert prove_repeat(tmp_path / "refit", corpus, full=True).verdict == "passed"
     # Buckets that are fitted anew are not those of the weights: refused before it counts as a look.
@@ -327,8 +460,21 @@ def test_a_broken_run_goes_on_to_the_same_end_and_is_repeatable(
     adapt(corpus, trained.run, out, settings=first, device="cpu", resume=True)  # of nothing yet
     with pytest.raises(ConfigError):
         adapt(corpus, trained.run, out, settings=SETTINGS, device="cpu")
-    whole = adapt(corpus, trained.run, tmp_path / "whole", settings=[*SETTINGS, "schedule=constant"], device="cpu")
-    again = adapt(corpus, trained.run, out, settings=[*SETTINGS, "schedule=constant"], device="cpu", resume=True)
+    whole = adapt(
+        corpus,
+        trained.run,
+        tmp_path / "whole",
+        settings=[*SETTINGS, "schedule=constant"],
+        device="cpu",
+    )
+    again = adapt(
+        corpus,
+        trained.run,
+        out,
+        settings=[*SETTINGS, "schedule=constant"],
+        device="cpu",
+        resume=True,
+    )
     assert (again.best_bits, again.last_bits) == (whole.best_bits, whole.last_bits)
     assert prove_repeat(out, corpus, full=True).verdict == "passed"
 
@@ -365,17 +511,26 @@ vaiom.evaluate(start, corpus=corpus, out=out + "/as-it-was", device="cpu")
     assert AS_IT_WAS in done.stdout
 
 
-def test_a_short_history_is_learned_in_small_steps(trained: TinyRun, adapted: Adapted, tmp_path: Path) -> None:
-    write_symbol(tmp_path / "bars", "GBPJPY", random_bars(900, 0, start=SPLITS.train_end - timedelta(days=8)))
+def test_a_short_history_is_learned_in_small_steps(
+    trained: TinyRun, adapted: Adapted, tmp_path: Path
+) -> None:
+    write_symbol(
+        tmp_path / "bars", "GBPJPY", random_bars(900, 0, start=SPLITS.train_end - timedelta(days=8))
+    )
     brief = package.build_corpus(tmp_path / "bars", tmp_path / "corpus", like=trained.run)
     short = adapt(brief, trained.run, tmp_path / "run", settings=SETTINGS[:-1], device="cpu")
     before, long, few = (
-        experiment_of_checkpoint(load_checkpoint(Run(run).best)) for run in (trained.run, adapted.run, short.run)
+        experiment_of_checkpoint(load_checkpoint(Run(run).best))
+        for run in (trained.run, adapted.run, short.run)
     )
     events = len(brief.endpoints(TRAIN, before.model.history))
     assert before.train.patience == 0 < long.train.patience == few.train.patience
     assert long.train.micro_batch == before.train.micro_batch
-    assert few.train.micro_batch == max(1, events // (STEPS_A_PASS * before.model.context)) < before.train.micro_batch
+    assert (
+        few.train.micro_batch
+        == max(1, events // (STEPS_A_PASS * before.model.context))
+        < before.train.micro_batch
+    )
     assert STEPS_A_PASS == 4
     # Steps of a fifth of the size, unless another is asked for; the rest is what `SHORT` says.
     assert few.train.learning_rate == pytest.approx(before.train.learning_rate / 5)

@@ -1,4 +1,6 @@
-"""Where tasks run: here, in processes, on a cluster; what is told of them, and what failures leave alone."""
+"""Where tasks run: here, in processes, on a cluster; what is told of them, and what failures leave
+alone.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,16 @@ import torch
 
 from experiments.engine_tasks import Work, hold_pipe, perform, run_pipe_holder
 from vaiom.errors import ConfigError
-from vaiom.experiments.engine import Engine
+from vaiom.experiments.tasks import Engine
 
 NAMES = ("one", "refused", "two", "broken", "three")
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A stand-in for Ray that works here, one task after another, and notes what it was asked for."""
+    """A stand-in for Ray that works here, one task after another, and notes what it was
+    asked for.
+    """
     asked = SimpleNamespace(gpus=0.0, waits=0, up=False, init={}, remote={}, dies="")
 
     class RayError(Exception):
@@ -52,21 +56,27 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     ray.cluster_resources = lambda: {"GPU": asked.gpus} if asked.gpus else {}
     ray.shutdown = lambda: setattr(asked, "up", False)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr("vaiom.experiments.engine.require_installed", lambda name: None)
+    monkeypatch.setattr("vaiom.experiments.tasks.require_installed", lambda name: None)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     return asked
 
 
 @pytest.mark.parametrize(
-    "engine", [Engine(device="cpu"), Engine(workers=2, device="cpu"), Engine(name="ray", device="cpu")]
+    "engine",
+    [Engine(device="cpu"), Engine(workers=2, device="cpu"), Engine(name="ray", device="cpu")],
 )
 def test_every_engine_finishes_what_it_can_and_tells_of_each_task(
     engine: Engine, tmp_path: Path, cluster: SimpleNamespace
 ) -> None:
-    last = Work("last", tmp_path, runs=("one", "three"))  # first in the list, but it reads the results of others
+    last = Work(
+        "last", tmp_path, runs=("one", "three")
+    )  # first in the list, but it reads the results of others
     told: list[tuple[int, int, str]] = []
     failures = engine.run(
-        [last, *(Work(name, tmp_path) for name in NAMES)], perform, 4, lambda *words: told.append(words)
+        [last, *(Work(name, tmp_path) for name in NAMES)],
+        perform,
+        4,
+        lambda *words: told.append(words),
     )
     assert failures.keys() == {"refused", "broken"}
     assert "no bars" in failures["refused"]
@@ -96,7 +106,12 @@ def test_alone_an_engine_works_in_order_in_this_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "device", "used"),
-    [(2, "auto", {"cuda:0", "cuda:1"}), (0, "auto", {"auto"}), (2, "cpu", {"cpu"}), (1, "auto", {"cuda:0"})],
+    [
+        (2, "auto", {"cuda:0", "cuda:1"}),
+        (0, "auto", {"auto"}),
+        (2, "cpu", {"cpu"}),
+        (1, "auto", {"cuda:0"}),
+    ],
 )
 def test_processes_are_spread_over_the_gpus_at_most_as_many_as_workers(
     gpus: int, device: str, used: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -124,7 +139,9 @@ def test_processes_are_spread_over_the_gpus_at_most_as_many_as_workers(
             raise AssertionError("no one is left to kill")
 
     context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Process)
-    monkeypatch.setattr(multiprocessing, "get_context", lambda kind: context if kind == "spawn" else None)
+    monkeypatch.setattr(
+        multiprocessing, "get_context", lambda kind: context if kind == "spawn" else None
+    )
     tasks = [Work(name, tmp_path) for name in "abcde"]
     # They say nothing: the engine closes its own copy of their end and finds the end of file.
     failures = Engine(workers=2, device=device).run(tasks, perform)
@@ -158,14 +175,15 @@ def test_what_still_runs_is_ended_where_the_engine_is_interrupted(
             raise KeyboardInterrupt
 
         opened: list[Any] = []
-        monkeypatch.setattr("vaiom.experiments.engine.wait", interrupt)
+        monkeypatch.setattr("vaiom.experiments.tasks.wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             Engine(workers=2, device="cpu").run([Work("pipe", tmp_path)], hold_pipe)
         assert opened[0].read(4) == b""
 
 
 @pytest.mark.parametrize(
-    ("gpus", "device", "each"), [(0.0, "auto", 0), (2.0, "auto", 1), (2.0, "cuda", 1), (2.0, "cpu", 0)]
+    ("gpus", "device", "each"),
+    [(0.0, "auto", 0), (2.0, "auto", 1), (2.0, "cuda", 1), (2.0, "cpu", 0)],
 )
 def test_a_task_on_a_cluster_takes_a_core_and_a_gpu_where_there_are_any(
     gpus: float, device: str, each: int, tmp_path: Path, cluster: SimpleNamespace
@@ -182,7 +200,9 @@ def test_a_cluster_is_left_whatever_happens_and_a_dead_worker_is_told_in_a_line(
     tmp_path: Path, cluster: SimpleNamespace
 ) -> None:
     cluster.dies = "two"
-    failures = Engine(name="ray").run([Work(name, tmp_path) for name in ("one", "two", "three")], perform)
+    failures = Engine(name="ray").run(
+        [Work(name, tmp_path) for name in ("one", "two", "three")], perform
+    )
     assert failures == {"two": "RayError: the worker died"}
     assert cluster.waits == 3
 
@@ -225,7 +245,9 @@ def test_a_cluster_that_does_not_answer_is_not_waited_for(
         Engine(name="ray").run([], perform)
     assert not cluster.init
     [((host, port), timeout)] = waited
-    assert (host, port) == {"127.0.0.1:1": ("127.0.0.1", 1), "nonsense": ("nonsense", 0)}.get(address, ("127.0.0.1", 0))
+    assert (host, port) == {"127.0.0.1:1": ("127.0.0.1", 1), "nonsense": ("nonsense", 0)}.get(
+        address, ("127.0.0.1", 0)
+    )
     assert timeout == 5
 
 

@@ -11,8 +11,8 @@ import pytest
 from reproduction.paper import COMPARISONS
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
-from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS, META_FIELDS
 from vaiom.experiments.registry import EXPERIMENTS, experiment
+from vaiom.features.fields import CONT_FIELDS, EXTRA_FIELDS, META_FIELDS
 from vaiom.model.config import AUXILIARIES, PAPER_VOCABULARY, RUNGS, ModelConfig
 from vaiom.model.vaiom import count_parameters
 
@@ -23,7 +23,9 @@ MATCHED = {"matched-cont", "matched-disc"}
 
 def said_by(name: str) -> tuple[ModelConfig, str, int]:
     """Model, scope and steps as the words of a name give them."""
-    changes: dict[str, Any] = {"input": {"main": "hybrid"}.get(name.split("-")[0], name.split("-")[0])}
+    changes: dict[str, Any] = {
+        "input": {"main": "hybrid"}.get(name.split("-")[0], name.split("-")[0])
+    }
     for rung, shape in RUNGS.items():
         if f"-{rung.lower()}" in name:
             changes |= shape
@@ -34,7 +36,12 @@ def said_by(name: str) -> tuple[ModelConfig, str, int]:
     if "-1024" in name:
         changes["context"] = 1024
     without = {"no-gap": "gap", "no-vol-regime": "vol_regime", "no-ordinal": "ordinal"}
-    only = {"disc-gap-": ("gap",), "disc-vol-regime": ("vol_regime",), "gap-vol-": ("gap", "vol_regime"), "no-aux": ()}
+    only = {
+        "disc-gap-": ("gap",),
+        "disc-vol-regime": ("vol_regime",),
+        "gap-vol-": ("gap", "vol_regime"),
+        "no-aux": (),
+    }
     for words, left_out in without.items():
         if words in name:
             changes["auxiliaries"] = tuple(each for each in AUXILIARIES if each != left_out)
@@ -46,7 +53,9 @@ def said_by(name: str) -> tuple[ModelConfig, str, int]:
     return replace(ModelConfig(), **changes), scope, int(length[1]) * 1000 if length else 5_500
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in MATCHED and name not in OURS])
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name not in MATCHED and name not in OURS]
+)
 def test_an_experiment_is_what_its_name_says(name: str) -> None:
     chosen = experiment(name)
     assert (chosen.model, chosen.train.scope, chosen.train.steps) == said_by(name)
@@ -98,7 +107,9 @@ def test_the_matched_pair_reads_the_same_information() -> None:
     for name in ("day_of_month", "day_of_week", "day_of_year", "hour", "minute", "second"):
         same[name] = [f"{name}_sin", f"{name}_cos"]
     assert set(disc.model.input_fields) == same.keys()
-    assert sorted(cont.model.input_fields) == sorted(field for fields in same.values() for field in fields)
+    assert sorted(cont.model.input_fields) == sorted(
+        field for fields in same.values() for field in fields
+    )
     assert not set(META_FIELDS) & {*disc.model.input_fields, *cont.model.input_fields}
     # Nothing else differs.
     assert replace(disc.model, input="cont", fields=cont.model.fields) == cont.model
@@ -115,7 +126,12 @@ def test_best_is_small_reads_no_dates_and_is_shown_everything_else() -> None:
 @pytest.mark.parametrize("name", [name for name in OURS if name not in ("best", "best-512")])
 def test_one_part_of_best_512_is_changed_in_each_ablation(name: str) -> None:
     best, other = to_json(experiment("best-512")), to_json(experiment(name))
-    changed = [key for part in ("model", "train") for key, value in best[part].items() if other[part][key] != value]
+    changed = [
+        key
+        for part in ("model", "train")
+        for key, value in best[part].items()
+        if other[part][key] != value
+    ]
     assert len(changed) == 1
 
 

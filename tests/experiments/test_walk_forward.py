@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from strategies import random_bars
 from training.tiny_runs import TINY
 from vaiom.baselines import lightgbm
-from vaiom.events.build import CorpusConfig, build_corpus
-from vaiom.events.corpus import Corpus, open_corpus, under_splits
-from vaiom.events.splits import SplitConfig
+from vaiom.corpus.build import CorpusConfig, build_corpus
+from vaiom.corpus.splits import SplitConfig
+from vaiom.corpus.store import Corpus, open_corpus, under_splits
 from vaiom.experiments.walk_forward import (
     MAX_YEARS,
     MIN_TRAIN_YEARS,
@@ -50,21 +50,35 @@ def test_the_boundaries_of_a_year_are_in_order(year: int) -> None:
     splits = splits_of(year)
     (first, last), (start, end) = splits.validation, splits.tests[0]
     assert splits.train_end < first < last == start < end == splits.seal
-    assert (splits.train_end.year, first.year, start.year, end.year) == (year - 1, year - 1, year, year + 1)
+    assert (splits.train_end.year, first.year, start.year, end.year) == (
+        year - 1,
+        year - 1,
+        year,
+        year + 1,
+    )
     assert first - splits.train_end > timedelta(days=180)  # the buffer
     assert tuple(splits.test_names) == (TEST,)
 
 
 def stamped(*stamps: np.ndarray) -> Any:
-    """All that years depend on: when the bars of some assets are, and the corpus's own boundaries."""
+    """All that years depend on: when the bars of some assets are, and the corpus's own
+    boundaries.
+    """
     ends = np.cumsum([len(each) for each in stamps])
-    slices = {number: slice(end - len(each), end) for number, (end, each) in enumerate(zip(ends, stamps, strict=True))}
-    return SimpleNamespace(timestamps=np.concatenate(stamps), asset_slices=slices, splits=SplitConfig())
+    slices = {
+        number: slice(end - len(each), end)
+        for number, (end, each) in enumerate(zip(ends, stamps, strict=True))
+    }
+    return SimpleNamespace(
+        timestamps=np.concatenate(stamps), asset_slices=slices, splits=SplitConfig()
+    )
 
 
 def test_years_of_corpora_with_different_starts() -> None:
     def years(last: str, *starts: str) -> list[int]:
-        days = [np.arange(start, np.datetime64(last) + 1, dtype="datetime64[D]") for start in starts]
+        days = [
+            np.arange(start, np.datetime64(last) + 1, dtype="datetime64[D]") for start in starts
+        ]
         return years_of(stamped(*(each.astype("datetime64[us]") for each in days)))
 
     start, late = "2012-01-01", "2015-03-01"
@@ -80,15 +94,21 @@ def test_years_of_corpora_with_different_starts() -> None:
 
 def test_years_of_the_real_bars(shared_data: Path) -> None:
     bars = read_bars(shared_data / "bars_1h").values()
-    assert years_of(stamped(*(each["Datetime"].to_numpy() for each in bars))) == list(range(2016, 2025))
+    assert years_of(stamped(*(each["Datetime"].to_numpy() for each in bars))) == list(
+        range(2016, 2025)
+    )
 
 
 def test_a_year_is_scored_beside_trees_where_they_have_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lightgbm, "HOLDOUT_TOLERANCE_BITS", 1.0)  # they learn little from so few events
+    monkeypatch.setattr(
+        lightgbm, "HOLDOUT_TOLERANCE_BITS", 1.0
+    )  # they learn little from so few events
     monkeypatch.setattr(lightgbm, "TreeConfig", partial(lightgbm.TreeConfig, rounds=3))
-    corpus = under_splits(daily(tmp_path, datetime(2023, 1, 1), AAA=datetime(2014, 1, 1)), splits_of(2022))
+    corpus = under_splits(
+        daily(tmp_path, datetime(2023, 1, 1), AAA=datetime(2014, 1, 1)), splits_of(2022)
+    )
     train(corpus, TINY.with_changes(steps=4), tmp_path / "run", device="cpu")
     without = score_year(corpus, tmp_path / "run", "cpu")
     assert list(without.bits) == ["model", "frequency", "markov"]
@@ -103,7 +123,9 @@ def test_a_year_is_scored_beside_trees_where_they_have_a_folder(
 
 def test_nothing_after_the_year_enters(tmp_path: Path) -> None:
     year, starts = 2022, {"AAA": datetime(2016, 1, 1), "BBB": datetime(2016, 6, 1)}
-    whole = under_splits(daily(tmp_path / "whole", datetime(2025, 12, 31), **starts), splits_of(year))
+    whole = under_splits(
+        daily(tmp_path / "whole", datetime(2025, 12, 31), **starts), splits_of(year)
+    )
     cut = under_splits(daily(tmp_path / "cut", datetime(2022, 12, 31), **starts), splits_of(year))
     assert whole.tokenizer.sha256 == cut.tokenizer.sha256
     end = np.datetime64(datetime(year + 1, 1, 1))
@@ -111,7 +133,14 @@ def test_nothing_after_the_year_enters(tmp_path: Path) -> None:
         rows, same = whole.endpoints(split, CONTEXT), cut.endpoints(split, CONTEXT)
         assert len(rows) > 0
         assert (whole.target_timestamps[rows] < end).all()
-        for name in ("timestamps", "target_timestamps", "target_return", "target_gap", "cont", "disc"):
+        for name in (
+            "timestamps",
+            "target_timestamps",
+            "target_return",
+            "target_gap",
+            "cont",
+            "disc",
+        ):
             ours, theirs = getattr(whole, name)[rows], getattr(cut, name)[same]
             np.testing.assert_array_equal(ours, theirs, err_msg=f"{split} {name}")
 
@@ -120,10 +149,23 @@ def test_splits_of_a_year_do_not_meet(tmp_path: Path) -> None:
     corpus = daily(tmp_path, datetime(2024, 12, 31), AAA=datetime(2016, 1, 1))
     assert years_of(corpus)[0] == 2017 + MIN_TRAIN_YEARS
     moved = under_splits(corpus, splits_of(2023))
-    times = [moved.target_timestamps[moved.endpoints(split, CONTEXT)] for split in ("train", "validation", TEST)]
+    times = [
+        moved.target_timestamps[moved.endpoints(split, CONTEXT)]
+        for split in ("train", "validation", TEST)
+    ]
     assert times[0].max() < np.datetime64("2022-01-01")
-    assert np.datetime64("2022-07-01") <= times[1].min() <= times[1].max() < np.datetime64("2023-01-01")
-    assert np.datetime64("2023-01-01") <= times[2].min() <= times[2].max() < np.datetime64("2024-01-01")
+    assert (
+        np.datetime64("2022-07-01")
+        <= times[1].min()
+        <= times[1].max()
+        < np.datetime64("2023-01-01")
+    )
+    assert (
+        np.datetime64("2023-01-01")
+        <= times[2].min()
+        <= times[2].max()
+        < np.datetime64("2024-01-01")
+    )
     # The corpus itself has not moved.
     assert open_corpus(tmp_path / "corpus").splits == corpus.splits != moved.splits
 
@@ -132,4 +174,8 @@ def test_splits_of_a_year_do_not_meet(tmp_path: Path) -> None:
 def test_the_default_year_is_the_papers_protocol(year: int) -> None:
     paper = SplitConfig().shifted_to(datetime(year - 1, 1, 1))
     ours = splits_of(year)
-    assert (ours.train_end, ours.validation, ours.seal) == (paper.train_end, paper.validation, paper.tests[-1][1])
+    assert (ours.train_end, ours.validation, ours.seal) == (
+        paper.train_end,
+        paper.validation,
+        paper.tests[-1][1],
+    )

@@ -1,4 +1,5 @@
-"""Tiny trained runs, made once: of two assets by themselves, of three that are read together, simulated and real.
+"""Tiny trained runs, made once: of two assets by themselves, of three that are read together,
+simulated and real.
 
 One thread, because everything here is small.
 """
@@ -26,7 +27,10 @@ WORLD = ("EURUSD", "GBPJPY", "USDJPY")
 @pytest.fixture(scope="package")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
     folder = tmp_path_factory.mktemp("forecast")
-    return tiny_run(folder, {symbol: random_bars(1_700, seed) for seed, symbol in enumerate(("EURUSD", "XAUUSD"))})
+    return tiny_run(
+        folder,
+        {symbol: random_bars(1_700, seed) for seed, symbol in enumerate(("EURUSD", "XAUUSD"))},
+    )
 
 
 @pytest.fixture(scope="package")
@@ -41,7 +45,10 @@ def simulated_world(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
 @pytest.fixture(scope="package")
 def real_world(tmp_path_factory: pytest.TempPathFactory, shared_data: Path) -> TinyRun:
     span = pl.col("Datetime").is_between(datetime(2023, 1, 2), datetime(2024, 1, 15))
-    bars = {symbol: read_file(shared_data / "bars_1h" / f"{symbol}.parquet").filter(span) for symbol in WORLD}
+    bars = {
+        symbol: read_file(shared_data / "bars_1h" / f"{symbol}.parquet").filter(span)
+        for symbol in WORLD
+    }
     return tiny_run(tmp_path_factory.mktemp("real"), bars, fields=WORLDLY_FIELDS)
 
 
@@ -57,7 +64,9 @@ def forecaster(tiny: TinyRun) -> Forecaster:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
     """The command line: exit code, stdout, stderr."""
     monkeypatch.setenv("COLUMNS", "200")
 

@@ -1,4 +1,6 @@
-"""What the tests of this folder share: a tiny run and what it was made from, and forecasters with random weights."""
+"""What the tests of this folder share: a tiny run and what it was made from, and forecasters with
+random weights.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ from pathlib import Path
 import polars as pl
 
 from training.tiny_runs import SPLITS, TINY
-from vaiom.events.build import CorpusConfig, build_corpus
-from vaiom.events.corpus import Corpus
-from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS
+from vaiom.corpus.build import CorpusConfig, build_corpus
+from vaiom.corpus.store import Corpus
+from vaiom.features.fields import CONT_FIELDS, EXTRA_FIELDS
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.torch_engine import TorchEngine
+from vaiom.forecast.torch_backend import TorchEngine
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import ModelCard, Provenance
 from vaiom.model.vaiom import Vaiom
@@ -35,7 +37,9 @@ def tiny_run(folder: Path, bars: Mapping[str, pl.DataFrame], **changes: object) 
     for symbol, frame in bars.items():
         write_symbol(folder / "bars", symbol, frame)
     corpus = build_corpus(folder / "bars", folder / "corpus", CorpusConfig(splits=SPLITS))
-    train(corpus, TINY.with_changes(context=CONTEXT, steps=6, **changes), folder / "run", device="cpu")
+    train(
+        corpus, TINY.with_changes(context=CONTEXT, steps=6, **changes), folder / "run", device="cpu"
+    )
     return TinyRun(bars=folder / "bars", corpus=corpus, run=folder / "run")
 
 
@@ -44,9 +48,17 @@ def untrained(corpus: Corpus, **changes: object) -> Forecaster:
     config = TINY.with_changes(**{"context": CONTEXT, **changes}).model
     model = Vaiom(config, corpus.tokenizer.vocabulary_sizes)
     nowhere = Provenance(
-        vaiom_version="0", corpus_sha256="", inputs=[], splits={}, experiment="", train={}, seed=0, step=0,
+        vaiom_version="0",
+        corpus_sha256="",
+        inputs=[],
+        splits={},
+        experiment="",
+        train={},
+        seed=0,
+        step=0,
         validation_bits=None,
-    )  # fmt: skip
+    )
     return Forecaster(
-        TorchEngine(model), ModelCard(config=config, tokenizer=corpus.tokenizer, provenance=nowhere, sha256="")
+        TorchEngine(model),
+        ModelCard(config=config, tokenizer=corpus.tokenizer, provenance=nowhere, sha256=""),
     )

@@ -1,4 +1,6 @@
-"""The notebook-style example runs as a plain script on what a demo leaves, and says what the package says."""
+"""The notebook-style example runs as a plain script on what a demo leaves, and says what the
+package says.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "example.py"
 
 @pytest.mark.parametrize("kind", ["tiny", "simulated_world"])
 def test_the_example_runs(
-    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     made: TinyRun = request.getfixturevalue(kind)
     folder = made.run.parent
@@ -32,7 +37,9 @@ def test_the_example_runs(
     # The example's way to the bits is a long one; evaluation's is short.
     events = names["events"]
     assert len(events) > 100
-    probs = ModelPredictor.load(made.run / "best.safetensors", "cpu").predict_proba(made.corpus, events)
+    probs = ModelPredictor.load(made.run / "best.safetensors", "cpu").predict_proba(
+        made.corpus, events
+    )
     expected = event_bits(probs, made.corpus.target_return[events])
     np.testing.assert_allclose(names["bits"]["model"], expected, atol=1e-4)
 

@@ -25,19 +25,29 @@ from vaiom.files import FolderInUseError, sha256_of
 from vaiom.forecast.ledger import Commitment, ForecastLedger, Settlement, e_value, read_ledger
 
 NOW = datetime(2025, 1, 6, 10)
-SHARES = st.lists(st.floats(1e-6, 1), min_size=3, max_size=3).map(lambda raw: np.array(raw) / sum(raw))
+SHARES = st.lists(st.floats(1e-6, 1), min_size=3, max_size=3).map(
+    lambda raw: np.array(raw) / sum(raw)
+)
 
 
 @given(SHARES, SHARES, SHARES)
 def test_a_model_that_knows_nothing_more_gains_nothing_on_average(
     truth: np.ndarray, first: np.ndarray, second: np.ndarray
 ) -> None:
-    """Exactly: over all outcomes of two bars that follow the baseline the mean is 1 at most, whatever it says."""
+    """Exactly: over all outcomes of two bars that follow the baseline the mean is 1 at most,
+    whatever it says.
+    """
     for apart in (timedelta(0), timedelta(hours=1)):  # of one stamp, or of two
         mean = 0.0
         for one, other in product(range(3), repeat=2):
-            ours, theirs = (-np.log2([a[one], b[other]]) for a, b in ((first, second), (truth, truth)))
-            mean += truth[one] * truth[other] * e_value([NOW, NOW + apart], ours.tolist(), theirs.tolist())
+            ours, theirs = (
+                -np.log2([a[one], b[other]]) for a, b in ((first, second), (truth, truth))
+            )
+            mean += (
+                truth[one]
+                * truth[other]
+                * e_value([NOW, NOW + apart], ours.tolist(), theirs.tolist())
+            )
         assert mean <= 1 + 1e-9
 
 
@@ -45,18 +55,24 @@ def test_a_model_that_knows_nothing_more_gains_nothing_on_average(
 def test_assets_that_move_together_make_no_evidence_of_chance(
     gain: float, loss: float, low: float, high: float
 ) -> None:
-    """Two outcomes, of which the model takes one better, so probable that it gains nothing: two assets share each."""
+    """Two outcomes, of which the model takes one better, so probable that it gains nothing: two
+    assets share each.
+    """
     ours, theirs = np.array([low, high + loss]), np.array([low + gain, high])
     gains = theirs + np.log2((1 - 1 / 64) * 2.0**-ours + 1 / 64 * 2.0**-theirs)
     if gains[0] <= 0 <= gains[1] or gains[0] <= gains[1]:
         return
     truth = np.array([-gains[1], gains[0]]) / (gains[0] - gains[1])
-    mean = sum(truth[each] * e_value([NOW, NOW], [ours[each]] * 2, [theirs[each]] * 2) for each in range(2))
+    mean = sum(
+        truth[each] * e_value([NOW, NOW], [ours[each]] * 2, [theirs[each]] * 2) for each in range(2)
+    )
     assert mean <= 1 + 1e-9
 
 
 def test_what_is_tested_is_the_mixture_and_not_its_rare_misses() -> None:
-    """A model that gains a little and, rarely, loses forty bits is worse, and its mixture with the baseline better."""
+    """A model that gains a little and, rarely, loses forty bits is worse, and its mixture with the
+    baseline better.
+    """
     stamps = [NOW + timedelta(hours=hour) for hour in range(4_000)]
     theirs, ours = np.full(4_000, 4.0), np.full(4_000, 3.95)
     ours[::400] = 39.8
@@ -64,9 +80,17 @@ def test_what_is_tested_is_the_mixture_and_not_its_rare_misses() -> None:
     assert e_value(stamps, ours.tolist(), theirs.tolist()) > 20
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 20), st.floats(0, 20)), min_size=1, max_size=9))
-def test_the_e_value_is_the_mean_wealth_of_eight_gamblers(bars: list[tuple[int, float, float]]) -> None:
-    """By a plain loop: each stakes its share at every stamp on the mean gain of that stamp's assets, hedged."""
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.floats(0, 20), st.floats(0, 20)), min_size=1, max_size=9
+    )
+)
+def test_the_e_value_is_the_mean_wealth_of_eight_gamblers(
+    bars: list[tuple[int, float, float]],
+) -> None:
+    """By a plain loop: each stakes its share at every stamp on the mean gain of that stamp's
+    assets, hedged.
+    """
     gains: dict[int, list[float]] = {}
     for hour, ours, theirs in bars:
         mixture = 63 / 64 * 2.0**-ours + 1 / 64 * 2.0**-theirs
@@ -89,7 +113,9 @@ def test_a_better_model_gathers_evidence_and_a_worse_one_none() -> None:
     baseline = draw.normal(3.3, 1.0, 1_000).clip(0.01)
     assert e_value(stamps, better.tolist(), baseline.tolist()) > 100
     assert e_value(stamps, baseline.tolist(), better.tolist()) < 1
-    assert e_value(stamps, [0.0] * 1_000, [9.0] * 1_000) == math.exp(690)  # a number that JSON can hold
+    assert e_value(stamps, [0.0] * 1_000, [9.0] * 1_000) == math.exp(
+        690
+    )  # a number that JSON can hold
 
 
 def written(file: Path, number: int) -> ForecastLedger:
@@ -105,11 +131,15 @@ def test_lines_hold_together(tmp_path: Path) -> None:
     file = tmp_path / "new" / "ledger.jsonl"
     ledger = written(file, 3)
     assert ledger.head == sha256_of(file.read_bytes())
-    assert {json.loads(line)["time"] for line in file.read_bytes().splitlines()} == {NOW.isoformat()}
+    assert {json.loads(line)["time"] for line in file.read_bytes().splitlines()} == {
+        NOW.isoformat()
+    }
     value = ledger.e_value
     written_again(ledger)  # a bar that is not scored
     assert (
-        value == ledger.e_value == e_value([NOW + timedelta(hours=hour) for hour in (1, 2, 3)], [3.0] * 3, [3.25] * 3)
+        value
+        == ledger.e_value
+        == e_value([NOW + timedelta(hours=hour) for hour in (1, 2, 3)], [3.0] * 3, [3.25] * 3)
     )
     with pytest.raises(FolderInUseError):
         ForecastLedger(file, "model")
@@ -129,7 +159,9 @@ def test_lines_hold_together(tmp_path: Path) -> None:
         lines[0] + b"\r" + lines[1] + lines[2],
         whole + b"[]\n",
         *(
-            whole + json.dumps({**json.loads(lines[2]), "previous": ledger.head, **wrong}).encode() + b"\n"
+            whole
+            + json.dumps({**json.loads(lines[2]), "previous": ledger.head, **wrong}).encode()
+            + b"\n"
             for wrong in (
                 {"symbol": 3},
                 {"model_bits": math.nan},
@@ -152,15 +184,31 @@ def test_lines_hold_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [{"probs": [0.5, math.nan]}, {"sigma": math.inf}])
 def test_a_forecast_has_finite_numbers(wrong: dict[str, Any], tmp_path: Path) -> None:
     """Also where its line continues the chain: nobody could read it again as JSON."""
-    sound = {"symbol": "EURUSD", "as_of": NOW.isoformat(), "model": "model", "sigma": 0.01, "probs": [0.5, 0.5]}
-    entry = {"time": NOW.isoformat(), "kind": "forecast", **sound, "missing_assets": [], "previous": sha256_of(b"")}
+    sound = {
+        "symbol": "EURUSD",
+        "as_of": NOW.isoformat(),
+        "model": "model",
+        "sigma": 0.01,
+        "probs": [0.5, 0.5],
+    }
+    entry = {
+        "time": NOW.isoformat(),
+        "kind": "forecast",
+        **sound,
+        "missing_assets": [],
+        "previous": sha256_of(b""),
+    }
     for change, expected in (({}, False), (wrong, True)):
         (tmp_path / "ledger.jsonl").write_text(json.dumps({**entry, **change}) + "\n")
-        assert ([entry for _, entry in read_ledger(tmp_path / "ledger.jsonl")] == [None]) is expected
+        assert (
+            [entry for _, entry in read_ledger(tmp_path / "ledger.jsonl")] == [None]
+        ) is expected
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_a_reader_and_a_writer_are_in_each_others_way_at_no_line(reads: bool, tmp_path: Path) -> None:
+def test_a_reader_and_a_writer_are_in_each_others_way_at_no_line(
+    reads: bool, tmp_path: Path
+) -> None:
     """The service asks for the e-value in one thread and records in another."""
     ledger, hours = written(tmp_path / "ledger.jsonl", 3), count(3)
 
@@ -190,7 +238,9 @@ def test_a_reader_and_a_writer_are_in_each_others_way_at_no_line(reads: bool, tm
     assert number > 3
     gains = [0.25] * 3 + [hour / 100 for hour in range(3, number)]
     stamps = [NOW + timedelta(hours=hour + 1) for hour in range(number)]
-    assert ledger.e_value == pytest.approx(e_value(stamps, [3.0] * number, [3.0 + gain for gain in gains]), rel=1e-12)
+    assert ledger.e_value == pytest.approx(
+        e_value(stamps, [3.0] * number, [3.0 + gain for gain in gains]), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("text", [b"my only copy of something", b'{"name": "value"}', b"\0\0x"])
@@ -241,19 +291,28 @@ def test_what_could_not_be_cut_off_is_before_the_next_line(tmp_path: Path) -> No
     assert None not in [each for _, each in read_ledger(ledger.file)]
 
 
-def test_the_name_of_a_new_ledger_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_new_ledger_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flushed = []
-    monkeypatch.setattr("vaiom.files.os.fsync", lambda each: flushed.append(Path(f"/proc/self/fd/{each}").readlink()))
+    monkeypatch.setattr(
+        "vaiom.files.os.fsync",
+        lambda each: flushed.append(Path(f"/proc/self/fd/{each}").readlink()),
+    )
     written(tmp_path / "ledger.jsonl", 0).close()
     assert {tmp_path, tmp_path / "ledger.jsonl"} <= {*flushed}
 
 
-def test_a_line_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger = written(tmp_path / "ledger.jsonl", 1)
     before, entry = ledger.file.read_bytes(), next(entry for _, entry in read_ledger(ledger.file))
     assert isinstance(entry, Settlement)
     assert not isinstance(entry, Commitment)
-    monkeypatch.setattr("vaiom.forecast.ledger.os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
+    monkeypatch.setattr(
+        "vaiom.forecast.ledger.os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full"))
+    )
     with pytest.raises(OSError, match="full"):
         ledger.settle(entry)
     assert ledger.file.read_bytes() == before
@@ -267,28 +326,57 @@ def test_a_forecast_is_recorded_once_until_another_entry_follows(tmp_path: Path)
     dist = distribution(np.arange(1.0, 17))
     ledger = ForecastLedger(tmp_path / "ledger.jsonl", "model", clock=lambda: NOW)
     assert ledger.e_value is None
-    for each in (dist, dist, replace(dist, symbol="USDJPY"), dist, replace(dist, missing_assets=("XAUUSD",)), dist):
+    for each in (
+        dist,
+        dist,
+        replace(dist, symbol="USDJPY"),
+        dist,
+        replace(dist, missing_assets=("XAUUSD",)),
+        dist,
+    ):
         ledger.commit(each)
     ledger.close()
     entries = [entry for _, entry in read_ledger(ledger.file)]
-    assert [(entry.symbol, entry.missing_assets) for entry in entries if isinstance(entry, Commitment)] == [
-        ("EURUSD", []), ("USDJPY", []), ("EURUSD", ["XAUUSD"]), ("EURUSD", []),
-    ]  # fmt: skip
+    assert [
+        (entry.symbol, entry.missing_assets) for entry in entries if isinstance(entry, Commitment)
+    ] == [
+        ("EURUSD", []),
+        ("USDJPY", []),
+        ("EURUSD", ["XAUUSD"]),
+        ("EURUSD", []),
+    ]
     assert entries[0] == Commitment(
-        symbol="EURUSD", as_of=dist.as_of, model="model", sigma=dist.sigma, probs=dist.probs.tolist(), missing_assets=[]
+        symbol="EURUSD",
+        as_of=dist.as_of,
+        model="model",
+        sigma=dist.sigma,
+        probs=dist.probs.tolist(),
+        missing_assets=[],
     )
 
 
-def test_forecasts_that_come_together_share_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forecasts_that_come_together_share_a_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All or none are written: what a full disk took a part of is no line."""
-    dists = [replace(distribution(np.arange(1.0, 17)), symbol=symbol) for symbol in ("EURUSD", "USDJPY", "XAUUSD")]
+    dists = [
+        replace(distribution(np.arange(1.0, 17)), symbol=symbol)
+        for symbol in ("EURUSD", "USDJPY", "XAUUSD")
+    ]
     ledger, flushed, real = written(tmp_path / "ledger.jsonl", 1), list[int](), os.fsync
     before = ledger.file.read_bytes()
-    monkeypatch.setattr("vaiom.forecast.ledger.os.fsync", lambda each: (flushed.append(each), real(each)))
+    monkeypatch.setattr(
+        "vaiom.forecast.ledger.os.fsync", lambda each: (flushed.append(each), real(each))
+    )
     ledger.commit(*dists)
     whole = ledger.file.read_bytes()
     assert (len(flushed), ledger.head) == (1, sha256_of(whole))
-    assert [entry and entry.symbol for _, entry in read_ledger(ledger.file)] == ["EURUSD", "EURUSD", "USDJPY", "XAUUSD"]
+    assert [entry and entry.symbol for _, entry in read_ledger(ledger.file)] == [
+        "EURUSD",
+        "EURUSD",
+        "USDJPY",
+        "XAUUSD",
+    ]
     ledger.commit(*dists)  # they are the last ones already
     assert (len(flushed), ledger.file.read_bytes()) == (1, whole)
     ledger.close()
@@ -301,7 +389,9 @@ def test_forecasts_that_come_together_share_a_flush(tmp_path: Path, monkeypatch:
 
 
 def test_a_ledger_that_was_taken_away_is_missed(tmp_path: Path) -> None:
-    """What is written to a file without a name is lost, and so is what another file in its place says."""
+    """What is written to a file without a name is lost, and so is what another file in its place
+    says.
+    """
     ledger = written(tmp_path / "ledger.jsonl", 1)
     (tmp_path / "ledger.jsonl").rename(tmp_path / "elsewhere.jsonl")
     with pytest.raises(FileNotFoundError):
@@ -317,4 +407,8 @@ def test_a_ledger_that_was_taken_away_is_missed(tmp_path: Path) -> None:
 
 def written_again(ledger: ForecastLedger) -> None:
     later = NOW + timedelta(hours=9)
-    ledger.settle(Settlement(symbol="EURUSD", as_of=later, target_time=later, model_bits=None, frequency_bits=None))
+    ledger.settle(
+        Settlement(
+            symbol="EURUSD", as_of=later, target_time=later, model_bits=None, frequency_bits=None
+        )
+    )

@@ -1,4 +1,6 @@
-"""Forecasts of several assets together: from bars, from a live stream, from the command line; what is refused."""
+"""Forecasts of several assets together: from bars, from a live stream, from the command line; what
+is refused.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ import pytest
 from forecast_runs import TinyRun
 
 from vaiom.codec import to_json
+from vaiom.distribution.dependence import Dependence
 from vaiom.errors import ConfigError, DataError
-from vaiom.events.dependence import Dependence
 from vaiom.files import write_json
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.portfolio import join, read_positions, state_after
@@ -55,7 +57,9 @@ def bars(tiny: TinyRun) -> dict[str, pl.DataFrame]:
     return {symbol: frame.tail(ROWS) for symbol, frame in read_bars(tiny.bars).items()}
 
 
-def test_marginals_are_those_of_predict(together: Forecaster, bars: dict[str, pl.DataFrame]) -> None:
+def test_marginals_are_those_of_predict(
+    together: Forecaster, bars: dict[str, pl.DataFrame]
+) -> None:
     joint, alone = together.joint(bars), together.predict(bars)
     assert joint.symbols == tuple(alone)
     for symbol, dist in alone.items():
@@ -79,7 +83,9 @@ def test_a_stream_gives_the_joint_distribution_of_all_its_bars(
     assert joint.symbols == batch.symbols
     # The stream remembers some more stamps, whose weight has fallen below a hundredth.
     assert joint.correlation == pytest.approx(batch.correlation, abs=0.02)
-    assert joint.correlation[0, 1] != pytest.approx(online.copy().joint(["XAUUSD", "EURUSD"]).correlation[0, 1] + 1)
+    assert joint.correlation[0, 1] != pytest.approx(
+        online.copy().joint(["XAUUSD", "EURUSD"]).correlation[0, 1] + 1
+    )
 
 
 def test_what_is_known_of_a_stamp_does_not_depend_on_later_bars(
@@ -146,7 +152,9 @@ def test_a_horizon_without_a_dependence_of_its_own_takes_that_of_one_bar(
     assert not any("over 4 bars" in note for note in own.notes)
 
 
-def test_what_cannot_be_joined_is_refused(together: Forecaster, bars: dict[str, pl.DataFrame], tiny: TinyRun) -> None:
+def test_what_cannot_be_joined_is_refused(
+    together: Forecaster, bars: dict[str, pl.DataFrame], tiny: TinyRun
+) -> None:
     apart = bars["XAUUSD"].with_columns(pl.col("Datetime") + timedelta(minutes=30))
     with pytest.raises(DataError, match="no bar in common"):
         together.joint({**bars, "XAUUSD": apart})
@@ -168,7 +176,9 @@ def test_a_stream_without_scipy_says_how_to_get_it(
 ) -> None:
     online, find = together.online(), importlib.util.find_spec
     online.extend_many(bars)
-    monkeypatch.setattr("vaiom.errors.find_spec", lambda library: None if library == "scipy" else find(library))
+    monkeypatch.setattr(
+        "vaiom.errors.find_spec", lambda library: None if library == "scipy" else find(library)
+    )
     for ask in (online.joint, lambda: together.joint(bars)):
         with pytest.raises(ConfigError, match="this needs scipy") as refused:
             ask()
@@ -215,7 +225,9 @@ def test_a_dependence_belongs_to_the_selected_model_alone(tiny: TinyRun, tmp_pat
     assert Forecaster.load(other).dependence is None
 
 
-def test_the_command_line_says_the_risk_of_positions(tiny: TinyRun, tmp_path: Path, run: Command) -> None:
+def test_the_command_line_says_the_risk_of_positions(
+    tiny: TinyRun, tmp_path: Path, run: Command
+) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     Run(folder).best.write_bytes(Run(tiny.run).best.read_bytes())
@@ -234,10 +246,14 @@ def test_the_command_line_says_the_risk_of_positions(tiny: TinyRun, tmp_path: Pa
     assert found["horizon"] == 1
     assert found["expected_shortfall"] > found["value_at_risk"] > 0
     parts = found["contributions"].values()
-    assert sum(each["expected_shortfall"] for each in parts) == pytest.approx(found["expected_shortfall"])
+    assert sum(each["expected_shortfall"] for each in parts) == pytest.approx(
+        found["expected_shortfall"]
+    )
     assert plot.is_file()
     code, out, _ = run(*words, "--given", "XAUUSD=-0.02", "--json")
-    assert json.loads(out)["given"]["XAUUSD"]["profit"] == pytest.approx(200_000 * (1 - np.exp(-0.02)))
+    assert json.loads(out)["given"]["XAUUSD"]["profit"] == pytest.approx(
+        200_000 * (1 - np.exp(-0.02))
+    )
     code, out, err = run(*words, "--level", "0.95")
     assert "Loss over the next bar after " in out
     rows = {row[0]: row[1:] for line in out.splitlines() if (row := line.split()) and len(row) == 4}
@@ -251,7 +267,11 @@ def test_the_command_line_says_the_risk_of_positions(tiny: TinyRun, tmp_path: Pa
     _, before, _ = run(*words, "--json")
     positions.write_text("Symbol;Amount\nEURUSD;1000000\nXAUUSD;-200000\n", encoding="utf-8-sig")
     assert run(*words, "--json")[1] == before  # as spreadsheets write it
-    for text, said in (("EURUSD,nan\n", "not a position"), ("GBPUSD,1\n", "GBPUSD"), ("", "no positions")):
+    for text, said in (
+        ("EURUSD,nan\n", "not a position"),
+        ("GBPUSD,1\n", "GBPUSD"),
+        ("", "no positions"),
+    ):
         positions.write_text(text)
         code, _, err = run(*words)
         assert code == 2
@@ -259,5 +279,7 @@ def test_the_command_line_says_the_risk_of_positions(tiny: TinyRun, tmp_path: Pa
     positions.write_text("EURUSD,1\n")
     assert run(*words, "--horizon", 7)[0] == 2
     assert run(*words, "--given", "XAUUSD")[0] == 2
-    write_json(Run(folder).dependence, to_json(replace(dependence(sha256), checkpoint_sha256="other")))
+    write_json(
+        Run(folder).dependence, to_json(replace(dependence(sha256), checkpoint_sha256="other"))
+    )
     assert "another checkpoint" in run(*words)[2]

@@ -14,9 +14,9 @@ from forecast_runs import WORLDLY_FIELDS, TinyRun, untrained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from events.full_bars import full_bars
+from corpus.full_bars import full_bars
 from strategies import random_bars
-from vaiom.events.rows import RowMaker, bars_of
+from vaiom.corpus.rows import RowMaker, bars_of
 from vaiom.forecast.bars import live_bar
 from vaiom.market.folder import read_file
 
@@ -33,7 +33,9 @@ def assert_same_bits(maker: RowMaker, bars: pl.DataFrame) -> None:
         assert made.dtype == column.dtype, name
         np.testing.assert_array_equal(made, column, err_msg=name)
     assert rows[0].keys() == wanted.keys()
-    assert json.dumps(state.to_json(), allow_nan=False) == json.dumps(after.to_json(), allow_nan=False)
+    assert json.dumps(state.to_json(), allow_nan=False) == json.dumps(
+        after.to_json(), allow_nan=False
+    )
 
 
 @pytest.mark.parametrize("fields", [(), WORLDLY_FIELDS, ("ret_z", "log_wait")])
@@ -58,9 +60,13 @@ def test_pieces_make_the_rows_of_the_whole(tiny: TinyRun) -> None:
         whole, _ = maker(bars_of(bars))
         first, between = maker(bars_of(bars.head(cut)))
         last = int(first["timestamp"][-1]) if cut else None
-        second, _ = maker(bars_of(bars.tail(len(bars) - cut)), maker.restored(between.to_json()), last)
+        second, _ = maker(
+            bars_of(bars.tail(len(bars) - cut)), maker.restored(between.to_json()), last
+        )
         for name, column in whole.items():
-            np.testing.assert_array_equal(np.concatenate([first[name], second[name]]), column, err_msg=name)
+            np.testing.assert_array_equal(
+                np.concatenate([first[name], second[name]]), column, err_msg=name
+            )
 
     check()
 
@@ -71,7 +77,9 @@ def test_real_bars_with_holes(tiny: TinyRun, shared_data: Path, symbol: str) -> 
     bars = read_file(shared_data / "bars_1h" / f"{symbol}.parquet").slice(70_000, 6_000)
     draw = np.random.default_rng(0)
     columns = {
-        name: pl.Series(name, np.where(draw.random(len(bars)) < 0.01, np.nan, bars[name].to_numpy()))
+        name: pl.Series(
+            name, np.where(draw.random(len(bars)) < 0.01, np.nan, bars[name].to_numpy())
+        )
         for name in ("Open", "High", "Low", "Close", "Volume")
     }
     gone = (draw.random(len(bars)) < 0.02).tolist()
@@ -80,5 +88,7 @@ def test_real_bars_with_holes(tiny: TinyRun, shared_data: Path, symbol: str) -> 
 
 def test_slots_of_finer_bars(tiny: TinyRun) -> None:
     forecaster = untrained(tiny.corpus, fields=WORLDLY_FIELDS)
-    maker = RowMaker(forecaster.config.input_fields, replace(forecaster.tokenizer, timeframe="10min"))
+    maker = RowMaker(
+        forecaster.config.input_fields, replace(forecaster.tokenizer, timeframe="10min")
+    )
     assert_same_bits(maker, random_bars(3_000, step=timedelta(minutes=10)))

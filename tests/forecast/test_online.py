@@ -1,4 +1,6 @@
-"""A live stream gives what a batch gives: inputs to the bit, probabilities within tolerance, after a restart too."""
+"""A live stream gives what a batch gives: inputs to the bit, probabilities within tolerance, after
+a restart too.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies import frame_of, price_pairs, random_bars
+from vaiom.corpus.rows import bars_of, meta_of
 from vaiom.errors import ConfigError, DataError
-from vaiom.events.fields import inputs_of
-from vaiom.events.rows import bars_of, meta_of
-from vaiom.forecast import online as online_module
+from vaiom.features.fields import inputs_of
+from vaiom.forecast import stream as online_module
+from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.bars import MIN_BARS
-from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import read_file
 
@@ -56,7 +58,9 @@ def test_five_thousand_real_bars_one_by_one(forecaster: Forecaster, shared_data:
         assert np.datetime64(dist.as_of, "s") == history.as_of[at]
         window = online.window("EURUSD").columns
         first = max(0, number + 1 - forecaster.context)
-        np.testing.assert_array_equal(inputs_of(forecaster.config, window, meta), batch_inputs[first : number + 1])
+        np.testing.assert_array_equal(
+            inputs_of(forecaster.config, window, meta), batch_inputs[first : number + 1]
+        )
     assert worst <= TOLERANCE
 
 
@@ -79,21 +83,33 @@ def test_pieces_of_any_size_leave_the_state_of_one_piece(
 
 def test_many_assets_keep_apart(forecaster: Forecaster) -> None:
     online = forecaster.online()
-    frames = {"EURUSD": random_bars(90, 1), "XAUUSD": random_bars(70, 2), "NEWONE": random_bars(50, 3)}
+    frames = {
+        "EURUSD": random_bars(90, 1),
+        "XAUUSD": random_bars(70, 2),
+        "NEWONE": random_bars(50, 3),
+    }
     for row in range(90):
         for symbol, bars in frames.items():
             if row < len(bars):
                 online.push(symbol, bars.row(row, named=True), forecast=False)
     together = forecaster.forecast([online.window(symbol) for symbol in frames])
     for dist, (symbol, bars) in zip(together, frames.items(), strict=True):
-        np.testing.assert_allclose(dist.probs, forecaster.predict(bars, symbol).probs, atol=TOLERANCE)
+        np.testing.assert_allclose(
+            dist.probs, forecaster.predict(bars, symbol).probs, atol=TOLERANCE
+        )
     assert together[2].unknown_asset
     now = frames["XAUUSD"]["Datetime"][-1] + timedelta(days=1)
     assert online.forecast("XAUUSD", now=now).stale
 
 
 def good_bar(hours: int = 0) -> dict[str, Any]:
-    return {"datetime": datetime(2024, 1, 1) + timedelta(hours=hours), "open": 1, "high": 1.2, "low": 1, "close": 1.1}
+    return {
+        "datetime": datetime(2024, 1, 1) + timedelta(hours=hours),
+        "open": 1,
+        "high": 1.2,
+        "low": 1,
+        "close": 1.1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -103,7 +119,10 @@ def good_bar(hours: int = 0) -> dict[str, Any]:
         ({"datetime": datetime(2023, 1, 1)}, "back in time"),
         ({"datetime": datetime(2024, 1, 1, 0, 10)}, "another timeframe"),
         ({"datetime": "2024-01-01"}, "without a zone"),
-        ({"datetime": datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=2)))}, "without a zone"),
+        (
+            {"datetime": datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=2)))},
+            "without a zone",
+        ),
         ({"datetime": datetime(2024, 1, 1, 1, 0, 0, 1)}, "cannot be stored"),
         ({"datetime": datetime(2107, 1, 1)}, "cannot be stored"),
         ({"close": "1.1"}, "finite number"),
@@ -111,7 +130,9 @@ def good_bar(hours: int = 0) -> dict[str, Any]:
         ({"open": True}, "finite number"),
     ],
 )
-def test_a_bar_that_is_refused_changes_nothing(forecaster: Forecaster, changes: dict[str, Any], words: str) -> None:
+def test_a_bar_that_is_refused_changes_nothing(
+    forecaster: Forecaster, changes: dict[str, Any], words: str
+) -> None:
     online = forecaster.online()
     online.push("EURUSD", good_bar())
     before = online.to_json()
@@ -134,7 +155,9 @@ def test_a_stream_takes_what_a_frame_takes_for_missing(forecaster: Forecaster) -
     whole.extend("EURUSD", odd.drop("index"))
     assert pushed.to_json() == whole.to_json()
     assert dist is not None
-    np.testing.assert_allclose(dist.probs, forecaster.predict(odd.drop("index"), "EURUSD").probs, atol=1e-6)
+    np.testing.assert_allclose(
+        dist.probs, forecaster.predict(odd.drop("index"), "EURUSD").probs, atol=1e-6
+    )
 
 
 def test_a_bar_may_call_its_stamp_as_files_do_and_carry_utc(forecaster: Forecaster) -> None:
@@ -153,7 +176,10 @@ def test_the_moment_may_carry_utc_and_a_wrong_one_takes_no_bar(forecaster: Forec
     online.extend("EURUSD", bars.head(59))
     before, last = online.to_json(), bars.row(59, named=True)
     for wrong in ("2024-01-01", datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=2)))):
-        for push in (lambda now: online.push("EURUSD", last, now=now), lambda now: online.forecast("EURUSD", now=now)):
+        for push in (
+            lambda now: online.push("EURUSD", last, now=now),
+            lambda now: online.forecast("EURUSD", now=now),
+        ):
             with pytest.raises(ConfigError, match="in UTC"):
                 push(wrong)
         assert online.to_json() == before
@@ -185,14 +211,21 @@ def test_what_a_stream_cannot_do_yet(forecaster: Forecaster) -> None:
     with pytest.raises(DataError, match="'Low' is missing"):
         online.push("EURUSD", {name: value for name, value in good_bar().items() if name != "low"})
     with pytest.raises(DataError, match="'Datetime' is missing"):
-        online.push("EURUSD", {name: value for name, value in good_bar().items() if name != "datetime"})
+        online.push(
+            "EURUSD", {name: value for name, value in good_bar().items() if name != "datetime"}
+        )
     with pytest.raises(DataError, match="another timeframe"):
         online.extend("XAUUSD", random_bars(3, step=timedelta(minutes=10)))
-    assert online.extend("XAUUSD", random_bars(3, step=timedelta(days=3))) == 3  # long weekends, for all one knows
+    assert (
+        online.extend("XAUUSD", random_bars(3, step=timedelta(days=3))) == 3
+    )  # long weekends, for all one knows
     flat = frame_of(np.ones(60), np.ones(60))
     online.extend("EURUSD", flat)
     assert (
-        online.push("EURUSD", {**flat.row(-1, named=True), "Datetime": flat["Datetime"][-1] + timedelta(hours=1)})
+        online.push(
+            "EURUSD",
+            {**flat.row(-1, named=True), "Datetime": flat["Datetime"][-1] + timedelta(hours=1)},
+        )
         is None
     )
     state = online.to_json()
@@ -209,8 +242,12 @@ def test_extend_takes_only_what_follows(forecaster: Forecaster) -> None:
     assert online.extend("EURUSD", bars.filter(pl.col("Datetime") > bars["Datetime"][39])) == 20
 
 
-def test_copies_that_part_do_not_meet_again(forecaster: Forecaster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows lie in common columns as long as only one goes on; what was handed out stays what it was."""
+def test_copies_that_part_do_not_meet_again(
+    forecaster: Forecaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows lie in common columns as long as only one goes on; what was handed out stays what it
+    was.
+    """
     monkeypatch.setattr(online_module, "_ROOM", 3)
     bars = random_bars(60)
     other = bars.with_columns(pl.col("Close") * 1.001)
@@ -226,7 +263,9 @@ def test_copies_that_part_do_not_meet_again(forecaster: Forecaster, monkeypatch:
             alone = forecaster.online()
             alone.extend("EURUSD", pl.concat([bars.head(number), last]))
             for name, column in alone.window("EURUSD").columns.items():
-                np.testing.assert_array_equal(online.window("EURUSD").columns[name], column, err_msg=name)
+                np.testing.assert_array_equal(
+                    online.window("EURUSD").columns[name], column, err_msg=name
+                )
         for name, column in window.columns.items():
             np.testing.assert_array_equal(column, expected[name], err_msg=name)
 
@@ -238,7 +277,8 @@ def test_a_state_of_version_two_goes_on(forecaster: Forecaster) -> None:
     state = online.to_json()
     columns = online.streams["EURUSD"].part(slice(None)).items()
     state["assets"]["EURUSD"]["columns"] = {
-        name: [None if item != item else item for item in column[-online._kept :].tolist()] for name, column in columns
+        name: [None if item != item else item for item in column[-online._kept :].tolist()]
+        for name, column in columns
     }
     restored.restore(json.loads(json.dumps({**state, "version": 2}, allow_nan=False)))
     assert restored.to_json() == online.to_json()

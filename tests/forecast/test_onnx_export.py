@@ -1,4 +1,6 @@
-"""An exported file answers as PyTorch does, carries what a forecaster needs, and is refused when it was changed."""
+"""An exported file answers as PyTorch does, carries what a forecaster needs, and is refused when it
+was changed.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ from forecast_runs import CONTEXT, TinyRun, untrained
 from strategies import random_bars
 from vaiom.errors import CheckpointError, ConfigError, DataError, VaiomError
 from vaiom.files import sha256_of
-from vaiom.forecast import torch_engine as export
-from vaiom.forecast.engine import TOLERANCE, OnnxEngine, random_windows
+from vaiom.forecast import torch_backend as export
+from vaiom.forecast.backend import TOLERANCE, OnnxEngine, random_windows
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.torch_engine import TorchEngine
+from vaiom.forecast.torch_backend import TorchEngine
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import Checkpoint
 
@@ -36,7 +38,9 @@ def exported(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_it_forecasts_as_the_run_does(tiny: TinyRun, forecaster: Forecaster, exported: Path) -> None:
+def test_it_forecasts_as_the_run_does(
+    tiny: TinyRun, forecaster: Forecaster, exported: Path
+) -> None:
     other = Forecaster.load(exported.parent, threads=1)
     assert {**other.describe(), "engine": "torch"} == forecaster.describe()
     bars = read_bars(tiny.bars) | {"SHORT": random_bars(30), "NEW": random_bars(400, 5)}
@@ -46,7 +50,9 @@ def test_it_forecasts_as_the_run_does(tiny: TinyRun, forecaster: Forecaster, exp
         assert theirs[symbol].to_dict()["notes"] == dist.to_dict()["notes"]
     history = random_bars(80, 7)
     np.testing.assert_allclose(
-        other.predict_all(history, "EURUSD").probs, forecaster.predict_all(history, "EURUSD").probs, atol=TOLERANCE
+        other.predict_all(history, "EURUSD").probs,
+        forecaster.predict_all(history, "EURUSD").probs,
+        atol=TOLERANCE,
     )
 
 
@@ -69,10 +75,16 @@ def test_made_up_windows_hold_values_that_a_model_may_meet(tiny: TinyRun, branch
     card = untrained(tiny.corpus, input=branch, num_layers=1).card
     events, meta = random_windows(card, 40, seed=3)
     sizes = card.tokenizer.vocabulary_sizes
-    assert (events.dtype, events.shape) == (np.float32, (40, CONTEXT, len(card.config.input_fields)))
+    assert (events.dtype, events.shape) == (
+        np.float32,
+        (40, CONTEXT, len(card.config.input_fields)),
+    )
     if branch == "disc":
         most = np.array([sizes[name] for name in card.config.input_fields]) - 1
-        assert (events.min(axis=(0, 1)).tolist(), events.max(axis=(0, 1)).tolist()) == ([0] * len(most), most.tolist())
+        assert (events.min(axis=(0, 1)).tolist(), events.max(axis=(0, 1)).tolist()) == (
+            [0] * len(most),
+            most.tolist(),
+        )
     else:
         assert events.std() == pytest.approx(3, abs=0.05)
     assert ({*meta[:, 0].tolist()}, meta[:, 1:].any()) == ({*range(sizes["asset_id"])}, False)
@@ -85,7 +97,9 @@ def test_threads_are_those_asked_for_and_only_during_a_pass(exported: Path, tiny
     before, seen = torch.get_num_threads(), []
     forecaster = Forecaster.load(tiny.run, threads=before + 2)
     assert isinstance(forecaster.engine, TorchEngine)
-    forecaster.engine.model.heads.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    forecaster.engine.model.heads.register_forward_hook(
+        lambda *_: seen.append(torch.get_num_threads())
+    )
     forecaster.predict(random_bars(60), "EURUSD")
     assert ({*seen}, torch.get_num_threads()) == ({before + 2}, before)
 
@@ -104,8 +118,11 @@ def test_real_windows_are_those_of_the_corpus_that_is_named_or_found(
     alone.mkdir()
     (alone / "best.safetensors").write_bytes((tiny.run / "best.safetensors").read_bytes())
     for run, corpus in (
-        (tiny.run, None), (alone, None), (alone, tiny.corpus.path), (tiny.run / "best.safetensors", None),
-    ):  # fmt: skip
+        (tiny.run, None),
+        (alone, None),
+        (alone, tiny.corpus.path),
+        (tiny.run / "best.safetensors", None),
+    ):
         export.export_run(run, tmp_path / "m.onnx", corpus)
     assert given == [32, 0, 32, 0]
     with pytest.raises(DataError, match=r"another tokenizer[\s\S]*leave --corpus out"):
@@ -115,13 +132,18 @@ def test_real_windows_are_those_of_the_corpus_that_is_named_or_found(
 def test_real_windows_are_spread_over_the_events(tiny: TinyRun) -> None:
     checkpoint = checkpoint_of(untrained(tiny.corpus, num_layers=1))
     [(events, meta)] = export.real_windows(tiny.corpus, checkpoint)
-    rows, inputs = tiny.corpus.endpoints("validation", CONTEXT), tiny.corpus.inputs(checkpoint.config)
+    rows, inputs = (
+        tiny.corpus.endpoints("validation", CONTEXT),
+        tiny.corpus.inputs(checkpoint.config),
+    )
     for place, row in ((0, rows[0]), (-1, rows[-1])):
         np.testing.assert_array_equal(events[place], inputs[row - CONTEXT + 1 : row + 1])
         np.testing.assert_array_equal(meta[place], tiny.corpus.meta[row])
     assert (events.shape[:2], events.dtype, meta.dtype) == ((32, CONTEXT), np.float32, np.int64)
     with pytest.raises(DataError, match="no window"):
-        export.real_windows(tiny.corpus, checkpoint_of(untrained(tiny.corpus, num_layers=1, context=1_500)))
+        export.real_windows(
+            tiny.corpus, checkpoint_of(untrained(tiny.corpus, num_layers=1, context=1_500))
+        )
 
 
 def checkpoint_of(forecaster: Forecaster) -> Checkpoint:
@@ -131,13 +153,19 @@ def checkpoint_of(forecaster: Forecaster) -> Checkpoint:
 
 def test_a_recurrent_model_is_refused(tiny: TinyRun, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="only decoders"):
-        export.export_onnx(checkpoint_of(untrained(tiny.corpus, backbone="gru")), tmp_path / "m.onnx")
+        export.export_onnx(
+            checkpoint_of(untrained(tiny.corpus, backbone="gru")), tmp_path / "m.onnx"
+        )
 
 
-def test_a_discrete_model_exports_too(tiny: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_discrete_model_exports_too(
+    tiny: TinyRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     forecaster = untrained(tiny.corpus, input="disc", num_layers=1)
     checkpoint = checkpoint_of(forecaster)
-    export.export_onnx(checkpoint, tmp_path / "m.onnx", export.real_windows(tiny.corpus, checkpoint))
+    export.export_onnx(
+        checkpoint, tmp_path / "m.onnx", export.real_windows(tiny.corpus, checkpoint)
+    )
     assert capsys.readouterr() == ("", "")
     bars = random_bars(100)
     np.testing.assert_allclose(
@@ -169,7 +197,9 @@ def damaged(exported: Path, how: str) -> bytes:
     elif how == "version":
         props = {each.key: each.value for each in model.metadata_props}
         text = props["vaiom"].replace('"format_version":1', '"format_version":2')
-        onnx.helper.set_model_props(model, {"vaiom": text, "vaiom_sha256": sha256_of(text.encode())})
+        onnx.helper.set_model_props(
+            model, {"vaiom": text, "vaiom_sha256": sha256_of(text.encode())}
+        )
     else:
         del model.metadata_props[:]
     data: bytes = model.SerializeToString()
@@ -218,7 +248,9 @@ def test_a_missing_library_names_its_extra(exported: Path, monkeypatch: pytest.M
 def test_a_model_of_windowed_attention_is_exported_too(tiny: TinyRun) -> None:
     windowed = untrained(tiny.corpus, positions="rotary", attention_window=8, num_layers=3)
     assert isinstance(windowed.engine, TorchEngine)
-    other = Forecaster(OnnxEngine(export._convert(windowed.engine.model).SerializeToString(), 1), windowed.card)
+    other = Forecaster(
+        OnnxEngine(export._convert(windowed.engine.model).SerializeToString(), 1), windowed.card
+    )
     bars = random_bars(120, 7)
     ours, theirs = (each.predict_all(bars, "EURUSD").probs for each in (windowed, other))
     np.testing.assert_allclose(theirs, ours, atol=TOLERANCE)

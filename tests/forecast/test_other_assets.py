@@ -1,4 +1,6 @@
-"""A model that reads other assets: what it reads is the corpus to the bit, whoever is missing is named."""
+"""A model that reads other assets: what it reads is the corpus to the bit, whoever is missing is
+named.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,16 @@ import pytest
 from forecast_runs import CONTEXT, TinyRun, untrained
 
 from strategies import random_bars
+from vaiom.corpus.rows import meta_of
 from vaiom.errors import DataError
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.events.fields import CROSS_FIELDS, inputs_of
-from vaiom.events.rows import meta_of
+from vaiom.features.fields import CROSS_FIELDS, inputs_of
+from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.bars import MIN_BARS
-from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.online import OnlineForecaster
+from vaiom.forecast.stream import OnlineForecaster
 from vaiom.market.folder import read_bars
-from vaiom.model.row_step import RowStep
+from vaiom.model.incremental import RowStep
 
 Bars = dict[str, pl.DataFrame]
 
@@ -49,13 +51,19 @@ def test_inputs_and_probabilities_are_those_of_the_corpus(world: TinyRun) -> Non
         for row, probs in zip(chosen, wanted, strict=True):
             known = cut(bars, stamp(corpus.timestamps[row]))
             [window] = forecaster.windows(known, symbol)
-            made = inputs_of(forecaster.config, window.columns, meta_of(forecaster.tokenizer, symbol))
+            made = inputs_of(
+                forecaster.config, window.columns, meta_of(forecaster.tokenizer, symbol)
+            )
             np.testing.assert_array_equal(made, inputs[row + 1 - CONTEXT : row + 1])
             dist = forecaster.predict(known, symbol)
             np.testing.assert_allclose(dist.probs, probs, atol=TOLERANCE)
             there = histories[symbol][row - rows.start - MIN_BARS + 1]
             np.testing.assert_allclose(there.probs, probs, atol=TOLERANCE)
-            assert (there.as_of, there.sigma, there.missing_assets) == (dist.as_of, dist.sigma, dist.missing_assets)
+            assert (there.as_of, there.sigma, there.missing_assets) == (
+                dist.as_of,
+                dist.sigma,
+                dist.missing_assets,
+            )
 
 
 def test_whoever_has_no_bar_at_the_last_stamp_is_named(simulated_world: TinyRun) -> None:
@@ -122,7 +130,9 @@ def test_five_thousand_real_stamps_one_by_one(real_world: TinyRun) -> None:
     bars = cut(read_bars(real_world.bars), list(stamps)[-1])
     histories = forecaster.predict_all(bars)
     assets = forecaster._rows_of(bars, None)
-    inputs = {s: inputs_of(forecaster.config, assets[s], meta_of(forecaster.tokenizer, s)) for s in bars}
+    inputs = {
+        s: inputs_of(forecaster.config, assets[s], meta_of(forecaster.tokenizer, s)) for s in bars
+    }
     online, seen, worst = forecaster.online(), dict.fromkeys(bars, 0), 0.0
     for number, arrived in enumerate(stamps.values()):
         if number == 2_500:
@@ -140,8 +150,14 @@ def test_five_thousand_real_stamps_one_by_one(real_world: TinyRun) -> None:
             made = inputs_of(forecaster.config, window.columns, meta)
             np.testing.assert_array_equal(made, inputs[symbol][first : seen[symbol]])
             if forecast:
-                worst = max(worst, float(np.abs(dists[symbol].probs - histories[symbol].probs[at]).max()))
-                assert dists[symbol].missing_assets == window.missing_assets == histories[symbol][at].missing_assets
+                worst = max(
+                    worst, float(np.abs(dists[symbol].probs - histories[symbol].probs[at]).max())
+                )
+                assert (
+                    dists[symbol].missing_assets
+                    == window.missing_assets
+                    == histories[symbol][at].missing_assets
+                )
     assert min(seen.values()) > 4_500
     assert worst <= TOLERANCE
 
@@ -149,14 +165,22 @@ def test_five_thousand_real_stamps_one_by_one(real_world: TinyRun) -> None:
 def assert_same_windows(ours: OnlineForecaster, theirs: OnlineForecaster) -> None:
     for symbol in theirs.streams:
         for name, column in theirs.window(symbol).columns.items():
-            np.testing.assert_array_equal(ours.window(symbol).columns[name], column, err_msg=f"{symbol} {name}")
+            np.testing.assert_array_equal(
+                ours.window(symbol).columns[name], column, err_msg=f"{symbol} {name}"
+            )
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_order_of_arrival_leaves_what_a_batch_leaves(simulated_world: TinyRun, seed: int) -> None:
-    """Bars of an asset come in order, assets come in any order, some of them hours late, forecasts between them."""
+def test_any_order_of_arrival_leaves_what_a_batch_leaves(
+    simulated_world: TinyRun, seed: int
+) -> None:
+    """Bars of an asset come in order, assets come in any order, some of them hours late, forecasts
+    between them.
+    """
     random, fields = Random(seed), ("ret_z", "log_wait", *CROSS_FIELDS)
-    forecaster = untrained(simulated_world.corpus, fields=fields, positions="rotary", attention_window=8, num_layers=3)
+    forecaster = untrained(
+        simulated_world.corpus, fields=fields, positions="rotary", attention_window=8, num_layers=3
+    )
     bars = cut(read_bars(simulated_world.bars), datetime(2023, 11, 18))
     bars = {symbol: frame.tail(120) for symbol, frame in bars.items()}
     together = forecaster.online()
@@ -187,7 +211,9 @@ def test_late_bars_cost_the_rows_that_they_changed(
     simulated_world: TinyRun, monkeypatch: pytest.MonkeyPatch, late: int
 ) -> None:
     fields = ("ret_z", *CROSS_FIELDS)
-    forecaster = untrained(simulated_world.corpus, fields=fields, positions="rotary", attention_window=8)
+    forecaster = untrained(
+        simulated_world.corpus, fields=fields, positions="rotary", attention_window=8
+    )
     bars = cut(read_bars(simulated_world.bars), datetime(2023, 12, 27, 14))
     ours, other = list(bars)[:2]
     stamps = bars[ours]["Datetime"]
@@ -196,11 +222,15 @@ def test_late_bars_cost_the_rows_that_they_changed(
     online.forecast(ours)
     for stamp in stamps[-late - 30 : -late]:  # until the rows in memory have been moved
         bar = {symbol: frame.filter(pl.col("Datetime") == stamp) for symbol, frame in bars.items()}
-        online.push_many({symbol: frame.row(0, named=True) for symbol, frame in bar.items() if len(frame)})
+        online.push_many(
+            {symbol: frame.row(0, named=True) for symbol, frame in bar.items() if len(frame)}
+        )
     rows, step = [], RowStep.step_all
     monkeypatch.setattr(RowStep, "begin", None)
     monkeypatch.setattr(
-        RowStep, "step_all", lambda self, more: (rows.extend(len(new) for _, new, _ in more), step(self, more))[1]
+        RowStep,
+        "step_all",
+        lambda self, more: (rows.extend(len(new) for _, new, _ in more), step(self, more))[1],
     )
     for bar in bars[ours].tail(late).iter_rows(named=True):
         online.push(ours, bar)
@@ -214,7 +244,9 @@ def test_late_bars_cost_the_rows_that_they_changed(
 
 
 def test_histories_may_come_one_after_another(simulated_world: TinyRun) -> None:
-    """Although one asset's window reaches further back than that of another, which trades more hours."""
+    """Although one asset's window reaches further back than that of another, which trades more
+    hours.
+    """
     forecaster, bars = Forecaster.load(simulated_world.run), read_bars(simulated_world.bars)
     online, together = forecaster.online(), forecaster.online()
     together.extend_many(bars)
@@ -272,7 +304,9 @@ def test_a_stamp_is_taken_whole_or_not_at_all(simulated_world: TinyRun) -> None:
 
 def test_a_state_of_other_fields_is_refused(simulated_world: TinyRun) -> None:
     bars = random_bars(60)
-    ours, theirs = (untrained(simulated_world.corpus, fields=f).online() for f in ((), ("ret_z", "range_z")))
+    ours, theirs = (
+        untrained(simulated_world.corpus, fields=f).online() for f in ((), ("ret_z", "range_z"))
+    )
     theirs.extend("EURUSD", bars)
     with pytest.raises(DataError, match="another model"):
         ours.restore(theirs.to_json())
@@ -280,14 +314,16 @@ def test_a_state_of_other_fields_is_refused(simulated_world: TinyRun) -> None:
 
 def test_the_exported_file_answers_the_same(simulated_world: TinyRun, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
-    from vaiom.forecast.torch_engine import export_run
+    from vaiom.forecast.torch_backend import export_run
 
     made = export_run(simulated_world.run, tmp_path / "model.onnx")
     assert made.real_windows == 32
     other, ours = Forecaster.load(tmp_path), Forecaster.load(simulated_world.run)
     assert other.reads == ours.reads
     bars = read_bars(simulated_world.bars)
-    for (symbol, dist), answer in zip(ours.predict(bars).items(), other.predict(bars).values(), strict=True):
+    for (symbol, dist), answer in zip(
+        ours.predict(bars).items(), other.predict(bars).values(), strict=True
+    ):
         np.testing.assert_allclose(answer.probs, dist.probs, atol=TOLERANCE, err_msg=symbol)
         assert answer.missing_assets == dist.missing_assets
 
@@ -299,7 +335,9 @@ def test_forecasts_do_not_depend_on_what_comes_later(simulated_world: TinyRun) -
         s: f.with_columns(Close=pl.when(pl.col("Datetime") > moment).then(3.0).otherwise("Close"))
         for s, f in bars.items()
     }
-    for ours, theirs in pairwise([forecaster.predict_all(each, "EURUSD") for each in (bars, later)]):
+    for ours, theirs in pairwise(
+        [forecaster.predict_all(each, "EURUSD") for each in (bars, later)]
+    ):
         known = ours.as_of <= np.datetime64(moment)
         np.testing.assert_array_equal(ours.probs[known], theirs.probs[known])
         assert not np.array_equal(ours.probs, theirs.probs)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from forecast_runs import TinyRun
 
-from vaiom.forecast.engine import TOLERANCE
+from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import read_bars
 
@@ -23,7 +23,9 @@ def test_json_is_what_python_says(run, tiny: TinyRun, forecaster: Forecaster) ->
     assert answer == {"model": forecaster.describe(), "forecasts": wanted}
 
 
-def test_csv_has_a_line_per_asset_and_the_same_numbers(run, tiny: TinyRun, forecaster: Forecaster) -> None:
+def test_csv_has_a_line_per_asset_and_the_same_numbers(
+    run, tiny: TinyRun, forecaster: Forecaster
+) -> None:
     code, out, err = run("predict", tiny.run, "--bars", tiny.bars, "--csv")
     assert code == 0, err
     lines = {line["symbol"]: line for line in csv.DictReader(io.StringIO(out))}
@@ -34,7 +36,9 @@ def test_csv_has_a_line_per_asset_and_the_same_numbers(run, tiny: TinyRun, forec
 
 
 def test_the_table_shows_bars_and_cautions(run, tiny: TinyRun, forecaster: Forecaster) -> None:
-    code, out, err = run("predict", tiny.run, "--bars", tiny.bars / "EURUSD.parquet", "--now", "2026-01-01")
+    code, out, err = run(
+        "predict", tiny.run, "--bars", tiny.bars / "EURUSD.parquet", "--now", "2026-01-01"
+    )
     assert code == 0, err
     [line] = [line for line in out.splitlines() if line.startswith("EURUSD")]
     dist = forecaster.predict(read_bars(tiny.bars)["EURUSD"], "EURUSD")
@@ -43,7 +47,9 @@ def test_the_table_shows_bars_and_cautions(run, tiny: TinyRun, forecaster: Forec
     assert f"{dist.prob_up:.1%}" in line
     assert f"{1e4 * dist.value_at_risk(0.99, 'long'):.1f}" in line
     assert f"stale since {dist.stale_since}" in err
-    code, out, err = run("predict", tiny.run, "--bars", tiny.bars / "EURUSD.parquet", "--symbol", "ABCDEF")
+    code, out, err = run(
+        "predict", tiny.run, "--bars", tiny.bars / "EURUSD.parquet", "--symbol", "ABCDEF"
+    )
     assert code == 0, err
     assert "unknown" in out
 

@@ -1,4 +1,6 @@
-"""`vaiom refit` as a user runs it: the same configuration through the newest bars, for use, and evaluation says no."""
+"""`vaiom refit` as a user runs it: the same configuration through the newest bars, for use, and
+evaluation says no.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ import pytest
 from forecast_runs import CONTEXT, TinyRun, tiny_run
 
 from strategies import random_bars
+from vaiom.corpus.store import open_corpus
 from vaiom.errors import CheckpointError
 from vaiom.evaluation.ledger import model_looks
-from vaiom.events.corpus import open_corpus
 from vaiom.experiments.refit import fit_horizons, refit, shifted_corpus
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.torch_engine import export_run
+from vaiom.forecast.torch_backend import export_run
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.model.horizons import load_horizons
@@ -46,23 +48,38 @@ def refitted(long: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_trains_the_configuration_on_all_bars(long: TinyRun, refitted: Path, end: datetime) -> None:
+def test_it_trains_the_configuration_on_all_bars(
+    long: TinyRun, refitted: Path, end: datetime
+) -> None:
     corpus = long.corpus
-    made, before = load_checkpoint(refitted / "best.safetensors"), load_checkpoint(long.run / "best.safetensors")
+    made, before = (
+        load_checkpoint(refitted / "best.safetensors"),
+        load_checkpoint(long.run / "best.safetensors"),
+    )
     assert (made.provenance.purpose, before.provenance.purpose) == ("use", "evidence")
     assert made.model.config == before.model.config
     for name in ("experiment", "train", "seed", "inputs"):
         assert getattr(made.provenance, name) == getattr(before.provenance, name)
     half = (end - timedelta(weeks=26)).isoformat()
     assert made.provenance.splits == {
-        "train_end": half, "validation": [half, end.isoformat()], "tests": [], "seal": end.isoformat(),
-    }  # fmt: skip
-    assert made.tokenizer.sha256 == shifted_corpus(corpus).tokenizer.sha256 != before.tokenizer.sha256
+        "train_end": half,
+        "validation": [half, end.isoformat()],
+        "tests": [],
+        "seal": end.isoformat(),
+    }
+    assert (
+        made.tokenizer.sha256 == shifted_corpus(corpus).tokenizer.sha256 != before.tokenizer.sha256
+    )
     # Selecting looked at events that the corpus holds out, and its ledger says so.
-    assert {split: len(model_looks(corpus, split)) for split in ("test-h1", "sealed")} == {"test-h1": 1, "sealed": 1}
+    assert {split: len(model_looks(corpus, split)) for split in ("test-h1", "sealed")} == {
+        "test-h1": 1,
+        "sealed": 1,
+    }
 
 
-def test_it_is_used_like_any_other_and_says_what_it_is(run: Run, long: TinyRun, refitted: Path, tmp_path: Path) -> None:
+def test_it_is_used_like_any_other_and_says_what_it_is(
+    run: Run, long: TinyRun, refitted: Path, tmp_path: Path
+) -> None:
     code, out, err = run("predict", refitted, "--bars", long.bars, "--json")
     assert code == 0, err
     assert json.loads(out)["model"]["purpose"] == "use"
@@ -73,7 +90,8 @@ def test_it_is_used_like_any_other_and_says_what_it_is(run: Run, long: TinyRun, 
 
 
 @pytest.mark.parametrize(
-    ("split", "says"), [("test-h1", "selected on targets of this split"), ("validation", "trained on targets")]
+    ("split", "says"),
+    [("test-h1", "selected on targets of this split"), ("validation", "trained on targets")],
 )
 def test_it_is_no_evidence(run: Run, refitted: Path, split: str, says: str) -> None:
     code, out, err = run("evaluate", refitted, "--split", split)
@@ -82,7 +100,9 @@ def test_it_is_no_evidence(run: Run, refitted: Path, split: str, says: str) -> N
     assert "score the run that it was refitted from" in err
 
 
-def test_a_run_is_not_overwritten_and_the_end_is_in_the_data(run: Run, long: TinyRun, refitted: Path) -> None:
+def test_a_run_is_not_overwritten_and_the_end_is_in_the_data(
+    run: Run, long: TinyRun, refitted: Path
+) -> None:
     common = ("refit", long.run, "--corpus", long.corpus.path, "--device", "cpu", "--yes", "--out")
     code, _, err = run(*common[:-2], "--out", refitted.parent / "other")
     assert code == 2
@@ -101,7 +121,17 @@ def test_a_run_is_not_overwritten_and_the_end_is_in_the_data(run: Run, long: Tin
 
 
 def test_the_command(run: Run, long: TinyRun, tmp_path: Path) -> None:
-    words = ("refit", long.run, "--corpus", long.corpus.path, "--out", tmp_path / "run", "--device", "cpu", "--yes")
+    words = (
+        "refit",
+        long.run,
+        "--corpus",
+        long.corpus.path,
+        "--out",
+        tmp_path / "run",
+        "--device",
+        "cpu",
+        "--yes",
+    )
     code, out, err = run(*words, "--until", "2024-01-01", "--json")
     assert code == 2
     assert "Train" in err
@@ -137,19 +167,27 @@ def test_heads_of_a_refit_are_fitted_under_its_boundaries_and_the_look_is_record
     assert fitted.corpus_sha256 == shifted_corpus(corpus).sha256
     assert [
         each.bars
-        for each in load_horizons(run / "horizons.safetensors", load_checkpoint(run / "best.safetensors")).fitted.fits
+        for each in load_horizons(
+            run / "horizons.safetensors", load_checkpoint(run / "best.safetensors")
+        ).fitted.fits
     ] == [2]
     looks = {split: model_looks(corpus, split) for split in before}
-    assert {split: len(each) for split, each in looks.items()} == {split: count + 1 for split, count in before.items()}
+    assert {split: len(each) for split, each in looks.items()} == {
+        split: count + 1 for split, count in before.items()
+    }
     assert {each[-1].run for each in looks.values()} == {"run"}
     # A run for evidence looks at nothing that is held out.
     shutil.copytree(long.run, tmp_path / "evidence")
     fit_horizons(tmp_path / "evidence", corpus, (2,), device="cpu")
-    assert {split: len(model_looks(corpus, split)) for split in before} == {s: len(looks[s]) for s in looks}
+    assert {split: len(model_looks(corpus, split)) for split in before} == {
+        s: len(looks[s]) for s in looks
+    }
 
 
 def test_heads_need_the_buckets_of_the_model(long: TinyRun, tmp_path: Path) -> None:
-    other = replace(long.corpus, tokenizer=shifted_corpus(long.corpus, datetime(2024, 6, 1)).tokenizer)
+    other = replace(
+        long.corpus, tokenizer=shifted_corpus(long.corpus, datetime(2024, 6, 1)).tokenizer
+    )
     with pytest.raises(CheckpointError, match="tokenizer"):
         fit_horizons(Path(shutil.copytree(long.run, tmp_path / "run")), other, (2,), device="cpu")
     assert not (tmp_path / "run" / "horizons.safetensors").exists()

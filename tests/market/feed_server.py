@@ -20,7 +20,9 @@ Candle = tuple[int, int, int, int, int, float]
 
 
 def pack(candles: list[Candle]) -> bytes:
-    return lzma.compress(b"".join(struct.pack(">IIIIIf", *candle) for candle in candles), format=lzma.FORMAT_ALONE)
+    return lzma.compress(
+        b"".join(struct.pack(">IIIIIf", *candle) for candle in candles), format=lzma.FORMAT_ALONE
+    )
 
 
 def unpack(content: bytes) -> list[Candle]:
@@ -43,7 +45,9 @@ def made_up_day(day: date, num_candles: int = 40) -> bytes:
     for minute in range(num_candles):
         price = 110_000 + (day.toordinal() * 31 + minute * 7) % 500
         flat = minute % 5 == 0
-        candles.append((60 * minute, price, price, price, price, 0.0) if flat else _moving(minute, price))
+        candles.append(
+            (60 * minute, price, price, price, price, 0.0) if flat else _moving(minute, price)
+        )
     return pack(candles)
 
 
@@ -93,7 +97,9 @@ class FeedServer(ThreadingHTTPServer):
             return self._changed.wait_for(lambda: len(self.seen) >= count, GIVE_UP_S)
 
     def take(self, path: str) -> str:
-        """The fault to answer with; the request is no longer counted as running when this returns."""
+        """The fault to answer with; the request is no longer counted as running when this
+        returns.
+        """
         with self._changed:
             number = len(self.seen)
             self.seen.append((path, time.monotonic()))
@@ -128,7 +134,9 @@ class _Handler(BaseHTTPRequestHandler):
             "cut": lambda: self._answer(200, body[:50], announced=len(body)),
             "cut to nothing": lambda: self._answer(200, b"", announced=len(body)),
             "cut unannounced": lambda: self._answer(200, body[:50], announced=None),
-            "half a record": lambda: self._answer(200, lzma.compress(bytes(35), format=lzma.FORMAT_ALONE)),
+            "half a record": lambda: self._answer(
+                200, lzma.compress(bytes(35), format=lzma.FORMAT_ALONE)
+            ),
             "another day": lambda: self._answer(200, pack([(90_000, 1, 1, 1, 1, 1.0)])),
             "page": lambda: self._answer(200, b"<html>busy</html>"),
             "flood": lambda: self._answer(200, bytes(2 << 20)),
@@ -141,7 +149,9 @@ class _Handler(BaseHTTPRequestHandler):
             name, _, value = header.partition(": ")
             self._answer(int(status), b"", **({name: value} if name else {}))
 
-    def _answer(self, status: int, content: bytes, announced: int | None = -1, **headers: str) -> None:
+    def _answer(
+        self, status: int, content: bytes, announced: int | None = -1, **headers: str
+    ) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -152,7 +162,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         clock = self.server.clock
-        return super().date_time_string(clock().replace(tzinfo=UTC).timestamp() if clock else timestamp)
+        return super().date_time_string(
+            clock().replace(tzinfo=UTC).timestamp() if clock else timestamp
+        )
 
     def log_message(self, *_: object) -> None:
         pass

@@ -1,4 +1,6 @@
-"""Files as other tools write them, made from bars: the inverse of the importers, kept as plain as possible."""
+"""Files as other tools write them, made from bars: the inverse of the importers, kept as plain as
+possible.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,21 @@ Bar = tuple[datetime, float, float, float, float, float]
 COLUMNS = ("Datetime", "Open", "High", "Low", "Close", "Volume")
 
 
-def some_bars(count: int = 30, start: datetime = datetime(2019, 2, 4, 22), step_min: int = 1) -> list[Bar]:
+def some_bars(
+    count: int = 30, start: datetime = datetime(2019, 2, 4, 22), step_min: int = 1
+) -> list[Bar]:
     """Bars whose every number is different, so that a swapped column shows."""
     rows = []
     for i in range(count):
         low = round(1.1 + i * 1e-4, 5)
         prices = (low + 1e-5, low + 5e-5, low, low + 3e-5)
-        rows.append((start + timedelta(minutes=i * step_min), *(round(p, 5) for p in prices), float(100 + i)))
+        rows.append(
+            (
+                start + timedelta(minutes=i * step_min),
+                *(round(p, 5) for p in prices),
+                float(100 + i),
+            )
+        )
     return rows
 
 
@@ -44,7 +54,9 @@ def candles_bi5(bars: Sequence[Bar], start: datetime, scale: float = 1e5) -> byt
     return bi5((record(bar) for bar in bars), ">IIIIIf")
 
 
-def write_rows(path: Path, bars: Sequence[Bar], stamp: str, *, header: str = "", separator: str = ",") -> Path:
+def write_rows(
+    path: Path, bars: Sequence[Bar], stamp: str, *, header: str = "", separator: str = ","
+) -> Path:
     """One line a bar; `stamp` is a strftime pattern, in which a separator may stand."""
     lines = [header] if header else []
     for when, *numbers in bars:

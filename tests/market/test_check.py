@@ -1,4 +1,6 @@
-"""The quality report as a whole: facts, order and value findings, JSON, folders, degenerate frames."""
+"""The quality report as a whole: facts, order and value findings, JSON, folders,
+degenerate frames.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from vaiom.errors import DataError
 from vaiom.market.check import AssetQuality, QualityReport, check_bars, check_folder
 from vaiom.market.findings import Severity
 from vaiom.market.folder import BAR_SCHEMA, write_symbol
-from vaiom.simulate.market import MarketConfig, simulate
+from vaiom.simulation.market import MarketConfig, simulate
 
 
 def counts(asset: AssetQuality) -> dict[str, int]:
@@ -49,7 +51,9 @@ def test_a_frame_of_nulls_is_no_trouble() -> None:
 
 def test_a_row_without_a_stamp_does_not_disturb_the_others() -> None:
     bars = random_bars(500)
-    asset = check_bars("EURUSD", bars.vstack(bars.head(1).with_columns(Datetime=pl.lit(None, pl.Datetime("us")))))
+    asset = check_bars(
+        "EURUSD", bars.vstack(bars.head(1).with_columns(Datetime=pl.lit(None, pl.Datetime("us"))))
+    )
     assert counts(asset) == {"missing_stamp": 1}
     assert asset.first == bars["Datetime"][0]
 
@@ -66,7 +70,11 @@ def test_the_gravest_findings_come_first() -> None:
 @given(st.lists(st.integers(0, 40), min_size=2, max_size=60))
 def test_order_and_repeats_are_counted_as_a_plain_loop_counts_them(hours: list[int]) -> None:
     bars = random_bars(len(hours)).with_columns(
-        pl.Series("Datetime", [datetime(2024, 1, 1) + timedelta(hours=hour) for hour in hours], pl.Datetime("us"))
+        pl.Series(
+            "Datetime",
+            [datetime(2024, 1, 1) + timedelta(hours=hour) for hour in hours],
+            pl.Datetime("us"),
+        )
     )
     repeated = sum(hour in hours[:at] for at, hour in enumerate(hours))
     back = sum(hour < max(hours[:at]) for at, hour in enumerate(hours) if at)
@@ -76,7 +84,9 @@ def test_order_and_repeats_are_counted_as_a_plain_loop_counts_them(hours: list[i
 
 
 @given(price_pairs(), st.integers(0, 2**32 - 1))
-def test_values_are_judged_as_a_plain_loop_judges_them(prices: tuple[np.ndarray, np.ndarray], seed: int) -> None:
+def test_values_are_judged_as_a_plain_loop_judges_them(
+    prices: tuple[np.ndarray, np.ndarray], seed: int
+) -> None:
     bars = frame_of(*prices)
     rng = np.random.default_rng(seed)
     lifted = pl.Series(rng.choice([0.999, 1.0, 1.001], len(bars)))
@@ -86,7 +96,9 @@ def test_values_are_judged_as_a_plain_loop_judges_them(prices: tuple[np.ndarray,
         known = [price for price in (open_, high, low, close) if price is not None]
         missing += len(known) < 4
         non_positive += any(price <= 0 for price in known)
-        senseless += (high is not None and high < max(known)) or (low is not None and low > min(known))
+        senseless += (high is not None and high < max(known)) or (
+            low is not None and low > min(known)
+        )
     found = counts(check_bars("EURUSD", bars))
     assert found.get("missing_price", 0) == missing
     assert found.get("non_positive_price", 0) == non_positive
@@ -96,16 +108,26 @@ def test_values_are_judged_as_a_plain_loop_judges_them(prices: tuple[np.ndarray,
 def test_stamps_between_the_bins_are_found() -> None:
     bars = random_bars(500)
     late = pl.int_range(pl.len()).is_in([40, 300])
-    moved = bars.with_columns(pl.when(late).then(pl.col("Datetime").dt.offset_by("7m")).otherwise("Datetime"))
+    moved = bars.with_columns(
+        pl.when(late).then(pl.col("Datetime").dt.offset_by("7m")).otherwise("Datetime")
+    )
     (finding,) = check_bars("EURUSD", moved).findings
     assert (finding.kind, finding.count) == ("off_grid_stamp", 2)
     assert finding.examples[0].startswith("2023-11-02 16:07")
 
 
-@pytest.mark.parametrize(("shift", "moved"), [("1h", 0), ("-1h", 0), ("2h", 83), ("-2h", 83), ("61m", 83)])
-def test_session_bars_that_move_with_daylight_saving_are_on_the_grid(shift: str, moved: int) -> None:
+@pytest.mark.parametrize(
+    ("shift", "moved"), [("1h", 0), ("-1h", 0), ("2h", 83), ("-2h", 83), ("61m", 83)]
+)
+def test_session_bars_that_move_with_daylight_saving_are_on_the_grid(
+    shift: str, moved: int
+) -> None:
     usual = random_bars(300, start=datetime(2024, 4, 1, 21), step=timedelta(days=1))
-    season = pl.when(pl.col("Datetime") > datetime(2024, 11, 3, 22)).then(pl.lit(shift)).otherwise(pl.lit("0h"))
+    season = (
+        pl.when(pl.col("Datetime") > datetime(2024, 11, 3, 22))
+        .then(pl.lit(shift))
+        .otherwise(pl.lit("0h"))
+    )
     bars = usual.with_columns(pl.col("Datetime").dt.offset_by(season))
     assert counts(check_bars("EURUSD", bars)).get("off_grid_stamp", 0) == moved
 
@@ -119,7 +141,9 @@ def test_session_bars_that_move_with_daylight_saving_are_on_the_grid(shift: str,
         (datetime(2024, 1, 1, 5), timedelta(weeks=4), 0),
     ],
 )
-def test_the_phase_counts_from_midnight_or_monday(start: datetime, step: timedelta, phase: int) -> None:
+def test_the_phase_counts_from_midnight_or_monday(
+    start: datetime, step: timedelta, phase: int
+) -> None:
     asset = check_bars("EURUSD", random_bars(40, start=start, step=step))
     assert (asset.timeframe_seconds, asset.phase_seconds) == (step // timedelta(seconds=1), phase)
     assert "off_grid_stamp" not in counts(asset)
@@ -128,7 +152,10 @@ def test_the_phase_counts_from_midnight_or_monday(start: datetime, step: timedel
 def test_one_stamp_far_away_is_named_instead_of_a_million_gaps() -> None:
     bars = random_bars(2000, step=timedelta(minutes=1))
     wrong = bars.with_columns(
-        pl.when(pl.int_range(pl.len()) == 0).then(datetime(1970, 1, 1)).otherwise("Datetime").alias("Datetime")
+        pl.when(pl.int_range(pl.len()) == 0)
+        .then(datetime(1970, 1, 1))
+        .otherwise("Datetime")
+        .alias("Datetime")
     )
     found = {finding.kind: finding for finding in check_bars("EURUSD", wrong).findings}
     assert found["far_stamp"].examples == ("1970-01-01 00:00",)

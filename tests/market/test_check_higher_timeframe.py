@@ -1,4 +1,6 @@
-"""Higher-timeframe bars among the rows: found where they are, at any clock time, and nowhere else."""
+"""Higher-timeframe bars among the rows: found where they are, at any clock time, and
+nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,25 @@ from strategies import random_bars
 from vaiom.market.check import check_bars
 from vaiom.market.findings import find_higher_timeframe_bars
 from vaiom.market.folder import BAR_SCHEMA, infer_timeframe
-from vaiom.simulate.market import MarketConfig, simulate
+from vaiom.simulation.market import MarketConfig, simulate
 
 
 def hidden_rows(bars: pl.DataFrame) -> np.ndarray:
-    return find_higher_timeframe_bars(bars, infer_timeframe(bars["Datetime"]) // timedelta(seconds=1))[0]
+    return find_higher_timeframe_bars(
+        bars, infer_timeframe(bars["Datetime"]) // timedelta(seconds=1)
+    )[0]
 
 
 def with_hidden_bars(
-    bars: pl.DataFrame, every: str, offset: str = "0h", keep_close: bool = True, at_the_end: bool = False
+    bars: pl.DataFrame,
+    every: str,
+    offset: str = "0h",
+    keep_close: bool = True,
+    at_the_end: bool = False,
 ) -> tuple[pl.DataFrame, np.ndarray]:
-    """Give one row of each whole period the High, Low and Volume (and Close) of the period; say which rows."""
+    """Give one row of each whole period the High, Low and Volume (and Close) of the period; say
+    which rows.
+    """
     period = pl.col("Datetime").dt.offset_by(f"-{offset}").dt.truncate(every)
     bars = bars.with_columns(period.alias("period"), pl.int_range(pl.len()).alias("row"))
     row = pl.col("row").max() if at_the_end else pl.col("row").min()
@@ -35,7 +45,10 @@ def with_hidden_bars(
     whole = [pl.col("High").max(), pl.col("Low").min(), pl.col("Volume").sum()]
     if not keep_close:
         whole.append(pl.col("Close").last())
-    mixed = [pl.when(planted).then(value.over("period")).otherwise(pl.col(value.meta.root_names())) for value in whole]
+    mixed = [
+        pl.when(planted).then(value.over("period")).otherwise(pl.col(value.meta.root_names()))
+        for value in whole
+    ]
     changed = bars.with_columns(
         expr.alias(value.meta.root_names()[0]) for expr, value in zip(mixed, whole, strict=True)
     )
@@ -44,7 +57,11 @@ def with_hidden_bars(
 
 def in_ticks(bars: pl.DataFrame, tick: float) -> pl.DataFrame:
     """The bars with prices in whole ticks, if there are any."""
-    return bars.with_columns((pl.col("Open", "High", "Low", "Close") / tick).round() * tick) if tick else bars
+    return (
+        bars.with_columns((pl.col("Open", "High", "Low", "Close") / tick).round() * tick)
+        if tick
+        else bars
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +79,9 @@ def metatrader(shared_data: Path) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("volume", ["ticks", "none"])
-def test_the_daily_bars_of_the_metatrader_file_are_found(metatrader: pl.DataFrame, volume: str) -> None:
+def test_the_daily_bars_of_the_metatrader_file_are_found(
+    metatrader: pl.DataFrame, volume: str
+) -> None:
     if volume == "none":
         metatrader = metatrader.with_columns(Volume=pl.lit(None, pl.Float64))
     rows = hidden_rows(metatrader)
@@ -80,7 +99,9 @@ def test_a_row_reported_as_hidden_is_not_reported_as_a_spike_too(metatrader: pl.
 @pytest.mark.parametrize("offset", ["0h", "9h", "17h", "22h"])
 @pytest.mark.parametrize("keep_close", [True, False])
 @pytest.mark.parametrize("volume", [True, False])
-def test_daily_bars_are_found_at_any_hour(hourly: pl.DataFrame, offset: str, keep_close: bool, volume: bool) -> None:
+def test_daily_bars_are_found_at_any_hour(
+    hourly: pl.DataFrame, offset: str, keep_close: bool, volume: bool
+) -> None:
     bars, planted = with_hidden_bars(hourly, "1d", offset, keep_close)
     if not volume:
         bars = bars.with_columns(Volume=pl.lit(None, pl.Float64))
@@ -108,7 +129,9 @@ def test_bars_stamped_at_the_end_of_their_day_are_found(hourly: pl.DataFrame) ->
     ],
 )
 def test_other_pairs_of_timeframes(step: timedelta, every: str, offset: str) -> None:
-    bars, planted = with_hidden_bars(random_bars(6000, start=datetime(2018, 1, 1), step=step), every, offset)
+    bars, planted = with_hidden_bars(
+        random_bars(6000, start=datetime(2018, 1, 1), step=step), every, offset
+    )
     rows = hidden_rows(bars)
     assert not (rows & ~planted).any()
     assert rows.sum() >= 0.9 * planted.sum()
@@ -131,13 +154,22 @@ def test_a_few_such_rows_are_suspicious_not_certain(hourly: pl.DataFrame) -> Non
     certain, (finding,) = find_higher_timeframe_bars(bars, 3600)
     assert not certain.any()
     assert finding.kind == "suspiciously_wide_row"
-    assert finding.count in (3, 4)  # where the row's own hour made the day's extreme, it is wider than the others
+    assert finding.count in (
+        3,
+        4,
+    )  # where the row's own hour made the day's extreme, it is wider than the others
 
 
 def test_news_at_one_hour_is_not_a_hidden_bar(hourly: pl.DataFrame) -> None:
-    """Every day at 13:00 the range is many times the usual and the volume with it; the price goes beyond the day's."""
+    """Every day at 13:00 the range is many times the usual and the volume with it; the price goes
+    beyond the day's.
+    """
     news = pl.col("Datetime").dt.hour() == 13
-    reach = pl.when(news).then(pl.lit(np.random.default_rng(3).exponential(0.006, len(hourly)))).otherwise(0.0)
+    reach = (
+        pl.when(news)
+        .then(pl.lit(np.random.default_rng(3).exponential(0.006, len(hourly))))
+        .otherwise(0.0)
+    )
     bars = hourly.with_columns(
         pl.col("High") * (1 + reach),
         pl.col("Low") * (1 - reach.shuffle(seed=1)),
@@ -155,12 +187,17 @@ def rows_by_loop(bars: pl.DataFrame, step: int) -> tuple[set[int], set[int]]:
         if period <= 4 * step:
             continue
         order = [*range(len(seconds))][::-direction]
-        others = {row: [n for n in order if 0 < direction * (seconds[n] - seconds[row]) < period] for row in order}
+        others = {
+            row: [n for n in order if 0 < direction * (seconds[n] - seconds[row]) < period]
+            for row in order
+        }
         enough = max(4, float(np.median([len(each) for each in others.values() if each])) / 2)
         by_clock_time = dict[int, list[tuple[int, bool, bool, bool]]]()
         moves = [0.0, *(abs(high[now] - high[before]) for before, now in itertools.pairwise(order))]
         ticks = {
-            row: min((each for each in moves[max(0, at - 250) : at + 251] if each > 1e-9), default=0.0)
+            row: min(
+                (each for each in moves[max(0, at - 250) : at + 251] if each > 1e-9), default=0.0
+            )
             for at, row in enumerate(order)
         }
         for row in order:
@@ -169,10 +206,14 @@ def rows_by_loop(bars: pl.DataFrame, step: int) -> tuple[set[int], set[int]]:
             if num < enough or top - bottom <= 3.5 * ticks[row]:
                 continue
             coverage = (min(high[row], top) - max(low[row], bottom)) / (top - bottom)
-            heavy = volume[row] > 0 and volume[row] >= max(0.25, 4 / num) * sum(volume[n] for n in others[row])
+            heavy = volume[row] > 0 and volume[row] >= max(0.25, 4 / num) * sum(
+                volume[n] for n in others[row]
+            )
             equal = coverage >= 0.9 and (high[row] - low[row]) / (top - bottom) <= 1.1
             covers = coverage >= 0.9 or (heavy and coverage >= 0.85)
-            by_clock_time.setdefault(seconds[row] % period, []).append((row, covers, equal, equal and heavy))
+            by_clock_time.setdefault(seconds[row] % period, []).append(
+                (row, covers, equal, equal and heavy)
+            )
         for neighbours in by_clock_time.values():
             recur, both = [], []
             for at in range(len(neighbours)):
@@ -197,10 +238,14 @@ def rows_by_loop(bars: pl.DataFrame, step: int) -> tuple[set[int], set[int]]:
 def test_rows_are_judged_as_a_plain_loop_judges_them(
     seed: int, kind: tuple[int, str], share: float, at_the_end: bool, tick: float
 ) -> None:
-    """Some bars of a higher timeframe, some a little off it, and some light ones, in a week with a weekend."""
+    """Some bars of a higher timeframe, some a little off it, and some light ones, in a week with a
+    weekend.
+    """
     rng = np.random.default_rng(seed)
     step, every = kind
-    honest = in_ticks(random_bars(330, seed=seed, start=datetime(2018, 1, 1), step=timedelta(seconds=step)), tick)
+    honest = in_ticks(
+        random_bars(330, seed=seed, start=datetime(2018, 1, 1), step=timedelta(seconds=step)), tick
+    )
     honest = honest.filter(pl.col("Datetime").dt.weekday() < 7)
     mixed, planted = with_hidden_bars(honest, every, at_the_end=at_the_end)
     light, off, kept = (rng.random(len(planted)) for _ in range(3))
@@ -214,20 +259,35 @@ def test_rows_are_judged_as_a_plain_loop_judges_them(
     assert set(np.flatnonzero(rows)) == certain
     assert {each.kind: each.count for each in found} == {
         kind: len(which)
-        for kind, which in (("hidden_higher_timeframe_bar", certain), ("suspiciously_wide_row", suspicious))
+        for kind, which in (
+            ("hidden_higher_timeframe_bar", certain),
+            ("suspiciously_wide_row", suspicious),
+        )
         if which
     }
 
 
 @settings(max_examples=15)
-@given(st.integers(0, 2**32 - 1), st.sampled_from([600, 3600, 14_400, 86_400]), st.sampled_from([0.0, 2e-3, 0.01]))
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([600, 3600, 14_400, 86_400]),
+    st.sampled_from([0.0, 2e-3, 0.01]),
+)
 def test_an_honest_walk_is_never_flagged(seed: int, step: int, tick: float) -> None:
-    """Also where prices are coarse, as those of cheap shares: many rows hold the few levels of their day."""
-    assert not hidden_rows(in_ticks(random_bars(2500, seed=seed, step=timedelta(seconds=step)), tick)).any()
+    """Also where prices are coarse, as those of cheap shares: many rows hold the few levels of
+    their day.
+    """
+    assert not hidden_rows(
+        in_ticks(random_bars(2500, seed=seed, step=timedelta(seconds=step)), tick)
+    ).any()
 
 
 def test_hidden_bars_are_found_in_coarse_prices_too(hourly: pl.DataFrame) -> None:
-    day = hourly.group_by_dynamic("Datetime", every="1d").agg(range=pl.max("High") - pl.min("Low"))["range"].median()
+    day = (
+        hourly.group_by_dynamic("Datetime", every="1d")
+        .agg(range=pl.max("High") - pl.min("Low"))["range"]
+        .median()
+    )
     bars, planted = with_hidden_bars(in_ticks(hourly, day / 8), "1d")
     assert hidden_rows(bars)[planted].mean() > 0.9
 

@@ -22,7 +22,8 @@ def changed(bars: pl.DataFrame, rows: slice, **factors: float) -> pl.DataFrame:
     """Multiply columns on a stretch of rows."""
     here = pl.int_range(pl.len()).is_between(rows.start, rows.stop - 1)
     return bars.with_columns(
-        pl.when(here).then(pl.col(name) * factor).otherwise(name).alias(name) for name, factor in factors.items()
+        pl.when(here).then(pl.col(name) * factor).otherwise(name).alias(name)
+        for name, factor in factors.items()
     )
 
 
@@ -32,18 +33,29 @@ def findings(bars: pl.DataFrame) -> dict[str, Finding]:
 
 @pytest.mark.parametrize(
     "factors",
-    [{"High": 1.05}, {"Low": 0.95}, {"Close": 1.05, "High": 1.05}, dict.fromkeys(PRICE_COLUMNS, 10.0)],
+    [
+        {"High": 1.05},
+        {"Low": 0.95},
+        {"Close": 1.05, "High": 1.05},
+        dict.fromkeys(PRICE_COLUMNS, 10.0),
+    ],
     ids=["high", "low", "close", "decimal slip"],
 )
 def test_a_spike_that_reverts_is_found(factors: dict[str, float]) -> None:
     found = findings(changed(random_bars(ROWS), slice(400, 401), **factors))
     assert list(found) == ["spike"]
     assert found["spike"].count == 1
-    assert found["spike"].examples[0].startswith(f"{random_bars(ROWS)['Datetime'][400]:%Y-%m-%d %H:%M}")
+    assert (
+        found["spike"]
+        .examples[0]
+        .startswith(f"{random_bars(ROWS)['Datetime'][400]:%Y-%m-%d %H:%M}")
+    )
 
 
 def spikes_by_loop(bars: pl.DataFrame) -> list[int]:
-    """The rule row by row: far from both neighbours and back, by the medians of the hundred rows around."""
+    """The rule row by row: far from both neighbours and back, by the medians of the hundred rows
+    around.
+    """
     open_, high, low, close = (np.log(bars[name].to_numpy()) for name in PRICE_COLUMNS)
     move, half = np.abs(np.diff(close, prepend=np.nan)), (high - low) / 2
     rows = len(bars)
@@ -56,8 +68,10 @@ def spikes_by_loop(bars: pl.DataFrame) -> list[int]:
     found = []
     for row in range(rows):
         reach = [
-            high[row] - max(open_[row], close[row], *(high[n] for n in (row - 1, row + 1) if 0 <= n < rows)),
-            min(open_[row], close[row], *(low[n] for n in (row - 1, row + 1) if 0 <= n < rows)) - low[row],
+            high[row]
+            - max(open_[row], close[row], *(high[n] for n in (row - 1, row + 1) if 0 <= n < rows)),
+            min(open_[row], close[row], *(low[n] for n in (row - 1, row + 1) if 0 <= n < rows))
+            - low[row],
         ]
         if 0 < row < rows - 1:
             there, back = close[row] - close[row - 1], close[row + 1] - close[row]
@@ -70,10 +84,17 @@ def spikes_by_loop(bars: pl.DataFrame) -> list[int]:
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 2**32 - 1), st.integers(15, 160), st.sampled_from([0.0, 1e-4, 3e-3]), st.booleans())
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(15, 160),
+    st.sampled_from([0.0, 1e-4, 3e-3]),
+    st.booleans(),
+)
 def test_spikes_are_those_of_a_plain_loop(seed: int, rows: int, width: float, quiet: bool) -> None:
     rng = np.random.default_rng(seed)
-    bars = random_bars(rows, seed=seed).with_columns(pl.col("High") * (1 + width), pl.col("Low") * (1 - width))
+    bars = random_bars(rows, seed=seed).with_columns(
+        pl.col("High") * (1 + width), pl.col("Low") * (1 - width)
+    )
     values = bars.select(PRICE_COLUMNS).to_numpy().copy()
     if quiet:
         values[:, :] = values[0]
@@ -93,7 +114,10 @@ def test_one_move_and_then_nothing_is_a_stale_run() -> None:
 
 
 def test_a_jump_that_stays_is_a_price() -> None:
-    assert findings(changed(random_bars(ROWS), slice(400, ROWS), **dict.fromkeys(PRICE_COLUMNS, 1.05))) == {}
+    assert (
+        findings(changed(random_bars(ROWS), slice(400, ROWS), **dict.fromkeys(PRICE_COLUMNS, 1.05)))
+        == {}
+    )
 
 
 def test_a_jump_that_gives_back_a_part_is_a_price() -> None:
@@ -114,7 +138,11 @@ def test_a_stale_run_is_found_if_it_is_long(start: int, length: int) -> None:
     close += np.arange(ROWS) * 1e-9  # no zero return but those planted
     close[start : start + length] = close[start]
     bars = moving.with_columns(Close=pl.Series(close))
-    found = findings(bars.with_columns(High=pl.max_horizontal("High", "Close"), Low=pl.min_horizontal("Low", "Close")))
+    found = findings(
+        bars.with_columns(
+            High=pl.max_horizontal("High", "Close"), Low=pl.min_horizontal("Low", "Close")
+        )
+    )
     assert ("stale_run" in found) == (length >= 8)
     if length >= 8:
         assert found["stale_run"].count == length
@@ -133,7 +161,9 @@ def flat_bars(close: np.ndarray) -> pl.DataFrame:
 def test_where_zero_returns_are_common_a_run_must_be_longer() -> None:
     close = tick_walk(20_000, seed=7)
     assert findings(flat_bars(close)) == {}
-    for start in range(0, 20_000, 50):  # most rows are stale, which must not make staleness look usual
+    for start in range(
+        0, 20_000, 50
+    ):  # most rows are stale, which must not make staleness look usual
         close[start : start + 40] = close[start]
     assert findings(flat_bars(close))["stale_run"].count >= 400 * 40
 
@@ -144,7 +174,9 @@ def test_a_copied_stretch_is_found_if_it_is_long(source: int, target: int, lengt
     bars = random_bars(ROWS, seed=2)
     values = bars.select(PRICE_COLUMNS).to_numpy().copy()
     values[target : target + length] = values[source : source + length]
-    copied = bars.with_columns(pl.Series(name, values[:, i]) for i, name in enumerate(PRICE_COLUMNS))
+    copied = bars.with_columns(
+        pl.Series(name, values[:, i]) for i, name in enumerate(PRICE_COLUMNS)
+    )
     found = findings(copied)
     moves = np.count_nonzero(np.diff(values[source : source + length, 3]))
     if length < 6:
@@ -167,14 +199,23 @@ def test_coarse_prices_repeat_by_chance_and_a_copy_must_be_longer() -> None:
 
 
 def test_a_quiet_time_of_few_price_steps_repeats_by_chance() -> None:
-    """Half of the days move by whole ticks, in the others hardly two rows are alike: the mean row is no measure."""
+    """Half of the days move by whole ticks, in the others hardly two rows are alike: the mean row
+    is no measure.
+    """
     draw = np.random.default_rng(0)
     quiet = np.repeat(draw.random(400) < 0.5, 50)
-    steps = np.where(quiet, draw.choice([-1, 0, 1], len(quiet), p=[0.2, 0.6, 0.2]), draw.normal(0, 3, len(quiet)))
+    steps = np.where(
+        quiet, draw.choice([-1, 0, 1], len(quiet), p=[0.2, 0.6, 0.2]), draw.normal(0, 3, len(quiet))
+    )
     close = np.round(np.cumsum(steps))
     close = 1 + (close - close.min()) * 1e-2
     reach = np.where(quiet, 0, draw.integers(0, 4, (2, len(quiet)))) * 1e-2
-    prices = {"Open": close, "High": close + reach[0], "Low": np.maximum(close - reach[1], 0.5), "Close": close}
+    prices = {
+        "Open": close,
+        "High": close + reach[0],
+        "Low": np.maximum(close - reach[1], 0.5),
+        "Close": close,
+    }
     bars = flat_bars(close).with_columns(pl.Series(name, values) for name, values in prices.items())
     assert "repeated_block" not in findings(bars)
     source = 50 * int(np.flatnonzero(~quiet[::50])[0])
@@ -187,7 +228,9 @@ def test_a_quiet_time_of_few_price_steps_repeats_by_chance() -> None:
 def test_flat_stretches_are_stale_not_copies() -> None:
     bars = random_bars(ROWS)
     flat = pl.int_range(pl.len()).is_between(100, 129) | pl.int_range(pl.len()).is_between(500, 529)
-    same = bars.with_columns(pl.when(flat).then(1.0).otherwise(name).alias(name) for name in PRICE_COLUMNS)
+    same = bars.with_columns(
+        pl.when(flat).then(1.0).otherwise(name).alias(name) for name in PRICE_COLUMNS
+    )
     found = findings(same)
     assert found["stale_run"].count == 60
     assert "repeated_block" not in found
@@ -195,10 +238,17 @@ def test_flat_stretches_are_stale_not_copies() -> None:
 
 def test_prices_off_by_a_power_of_ten_are_found() -> None:
     bars = random_bars(ROWS)
-    for symbol, factor, power in (("GBPUSD", 1.58611e5, 5), ("USDJPY", 1.1, -2), ("GBPUSD", 1.5, 0), ("AAPL", 1e6, 0)):
+    for symbol, factor, power in (
+        ("GBPUSD", 1.58611e5, 5),
+        ("USDJPY", 1.1, -2),
+        ("GBPUSD", 1.5, 0),
+        ("AAPL", 1e6, 0),
+    ):
         scaled = bars.with_columns(pl.col(PRICE_COLUMNS) * factor)
         found = [each for each in check_bars(symbol, scaled).findings if each.kind == "price_scale"]
-        assert [each.summary for each in found] == [f"prices about 10^{power} times what {symbol} costs"] * bool(power)
+        assert [each.summary for each in found] == [
+            f"prices about 10^{power} times what {symbol} costs"
+        ] * bool(power)
         assert [each.count for each in found] == [ROWS] * bool(power)
 
 

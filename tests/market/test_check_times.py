@@ -26,7 +26,9 @@ def session(
     first: date = date(2020, 6, 1),
     last: date = date(2024, 6, 1),
 ) -> pl.Series:
-    """Hourly stamps in UTC of a market open from (weekday, hour) to (weekday, hour), both in its own zone."""
+    """Hourly stamps in UTC of a market open from (weekday, hour) to (weekday, hour), both in its
+    own zone.
+    """
     hours = pl.datetime_range(first, last, "1h", time_zone="UTC", eager=True)
     local = hours.dt.convert_time_zone(zone)
     of_week = (local.dt.weekday().cast(pl.Int32) - 1) * 24 + local.dt.hour()
@@ -51,7 +53,8 @@ def clock_of(stamps: pl.Series) -> Clock:
 def test_a_clock_in_utc_is_named(spot: pl.Series) -> None:
     clock = clock_of(on_clock(spot, "UTC"))
     assert clock.statement == (
-        "2020-2024: opens Sunday 21:00 in summer, Sunday 22:00 in winter, follows US daylight saving; "
+        "2020-2024: opens Sunday 21:00 in summer, Sunday 22:00 in winter, follows US daylight "
+        "saving; "
         "UTC if Friday closes at 17:00 New York"
     )
 
@@ -59,7 +62,10 @@ def test_a_clock_in_utc_is_named(spot: pl.Series) -> None:
 def test_a_broker_clock_seven_hours_ahead_of_new_york(spot: pl.Series) -> None:
     stamps = on_clock(spot, "America/New_York").dt.offset_by("7h")
     (era,) = clock_of(stamps).eras
-    assert (to_json(era)["open_summer"], to_json(era)["open_winter"]) == ("Monday 00:00", "Monday 00:00")
+    assert (to_json(era)["open_summer"], to_json(era)["open_winter"]) == (
+        "Monday 00:00",
+        "Monday 00:00",
+    )
     assert era.follows == "US"
     assert "UTC+2 in winter, UTC+3 in summer" in str(era)
 
@@ -73,7 +79,10 @@ def test_a_clock_that_follows_europe(spot: pl.Series) -> None:
 def test_a_market_that_follows_europe() -> None:
     stamps = session("Europe/London", (0, 8), (4, 17))
     (era,) = clock_of(on_clock(stamps, "UTC")).eras
-    assert "opens Monday 07:00 in summer, Monday 08:00 in winter, follows EU daylight saving" in str(era)
+    assert (
+        "opens Monday 07:00 in summer, Monday 08:00 in winter, follows EU daylight saving"
+        in str(era)
+    )
 
 
 def test_late_first_minutes_do_not_blur_the_opening(spot: pl.Series) -> None:
@@ -105,7 +114,9 @@ def test_a_change_of_clock_begins_an_era(spot: pl.Series) -> None:
 def test_three_weekends_are_enough_for_an_opening(spot: pl.Series, weeks: int, known: bool) -> None:
     stamps = on_clock(spot, "UTC")
     start = datetime(2021, 1, 4)
-    clock = clock_of(stamps.filter(stamps.is_between(start, start + timedelta(weeks=weeks), closed="left")))
+    clock = clock_of(
+        stamps.filter(stamps.is_between(start, start + timedelta(weeks=weeks), closed="left"))
+    )
     assert ("Sunday 22:00 in winter" in clock.statement) == known
     assert [era.weeks for era in clock.eras] == [3] * known
 
@@ -148,7 +159,9 @@ def test_holidays_are_listed_but_no_finding(spot: pl.Series) -> None:
     good_friday = stamps.dt.date() == date(2023, 4, 7)
     gaps, findings = find_gaps(stamps.filter(~(christmas | new_year | good_friday)), HOUR)
     assert findings == []
-    assert gaps.missing_bins == gaps.missing_on_holidays == (christmas | new_year | good_friday).sum()
+    assert (
+        gaps.missing_bins == gaps.missing_on_holidays == (christmas | new_year | good_friday).sum()
+    )
     assert all(closure.holiday for closure in gaps.longest_closures)
     assert len(gaps.longest_closures) == 3
 
@@ -157,11 +170,15 @@ def test_holidays_are_listed_but_no_finding(spot: pl.Series) -> None:
 @given(st.sets(st.integers(1, 12 * WEEK_HOURS - 2), max_size=12), st.sampled_from([60, 600, 3600]))
 def test_every_bin_taken_out_is_counted(taken: set[int], step: int) -> None:
     start = datetime(2024, 1, 3)
-    stamps = pl.Series([start + timedelta(seconds=step * i) for i in range(12 * WEEK_HOURS) if i not in taken])
+    stamps = pl.Series(
+        [start + timedelta(seconds=step * i) for i in range(12 * WEEK_HOURS) if i not in taken]
+    )
     if step * 12 * WEEK_HOURS >= 12 * 7 * 86_400:
         assert find_gaps(stamps, step)[0].missing_bins == len(taken)
     else:
-        assert find_gaps(stamps, step)[0].missing_bins <= len(taken)  # too few weeks to know what is usual
+        assert find_gaps(stamps, step)[0].missing_bins <= len(
+            taken
+        )  # too few weeks to know what is usual
 
 
 HOLIDAYS = {
@@ -191,14 +208,21 @@ def reference_gaps(stamps: list[datetime], step: timedelta) -> tuple[Gaps, int]:
     closures = []
     for run in sorted(runs, key=lambda run: -len(run)):
         end = run[-1] + step
-        days = {(run[0] + timedelta(hours=hour)).date() for hour in range((end - run[0]) // timedelta(hours=1))}
+        days = {
+            (run[0] + timedelta(hours=hour)).date()
+            for hour in range((end - run[0]) // timedelta(hours=1))
+        }
         closures.append(Closure(start=run[0], end=end, bins=len(run), holiday=days <= HOLIDAYS))
     return Gaps(
         expected_bins=expected,
         missing_bins=sum(map(len, runs)),
         missing_on_holidays=sum(each.bins for each in closures if each.holiday),
         longest_closures=tuple(each for each in closures[:5] if each.bins > 1),
-    ), sum(c.bins for c in closures if not c.holiday and c.bins >= 2 and c.bins * step >= timedelta(hours=6))
+    ), sum(
+        c.bins
+        for c in closures
+        if not c.holiday and c.bins >= 2 and c.bins * step >= timedelta(hours=6)
+    )
 
 
 @settings(max_examples=60)
@@ -217,7 +241,9 @@ def test_gaps_are_those_of_a_plain_loop(
     step, count = timedelta(hours=hours), weeks * WEEK_HOURS // hours
     taken = {2 + int(share * count) + number for share, length in holes for number in range(length)}
     taken |= {number for number in range(2, count) if random.Random(number).random() < thin}
-    stamps = [start + number * step for number in range(count) if number not in taken and number % 7]
+    stamps = [
+        start + number * step for number in range(count) if number not in taken and number % 7
+    ]
     gaps, found = find_gaps(pl.Series(stamps, dtype=pl.Datetime("us")), hours * HOUR)
     expected, num_long = reference_gaps(stamps, step)
     assert gaps == expected
@@ -237,7 +263,9 @@ def test_gaps_are_those_of_a_plain_loop(
         ("2022-04-15 00:00", "2022-04-19 00:00", False),
     ],
 )
-def test_a_closure_is_a_holiday_from_its_first_bar_to_its_last(first: str, last: str, holiday: bool) -> None:
+def test_a_closure_is_a_holiday_from_its_first_bar_to_its_last(
+    first: str, last: str, holiday: bool
+) -> None:
     hours = pl.datetime_range(datetime(2021, 6, 1), datetime(2023, 6, 1), "1h", eager=True)
     closed = hours.is_between(datetime.fromisoformat(first), datetime.fromisoformat(last))
     gaps, found = find_gaps(hours.filter(~closed), HOUR)
@@ -264,9 +292,9 @@ def test_stamps_are_far_where_fewer_than_one_in_a_hundred_is_there(
     start = datetime(2024, 1, 3)
     hours = [first + number for first, count in groups for number in range(count)]
     gaps, found = find_gaps(pl.Series([start + timedelta(hours=hour) for hour in hours]), HOUR)
-    assert [(each.kind, each.count) for each in found if each.kind == "far_stamp"] == [("far_stamp", len(far))] * bool(
-        far
-    )
+    assert [(each.kind, each.count) for each in found if each.kind == "far_stamp"] == [
+        ("far_stamp", len(far))
+    ] * bool(far)
     shown = [f"{start + timedelta(hours=hour):%Y-%m-%d %H:%M}" for hour in far[:5]]
     assert [list(each.examples) for each in found] == [shown] * bool(far)
     assert gaps == Gaps() or not far
@@ -277,13 +305,20 @@ def test_no_gaps_where_a_week_does_not_repeat() -> None:
     for step in (None, 7 * 24 * HOUR, 5 * HOUR):
         gaps, found = find_gaps(stamps, step)
         assert (to_json(gaps), found) == (
-            {"expected_bins": 0, "missing_bins": 0, "missing_on_holidays": 0, "longest_closures": []},
+            {
+                "expected_bins": 0,
+                "missing_bins": 0,
+                "missing_on_holidays": 0,
+                "longest_closures": [],
+            },
             [],
         )
 
 
 def test_bars_of_seconds_are_counted_by_the_minute() -> None:
-    days = pl.datetime_range(datetime(2024, 1, 1), datetime(2024, 1, 29), "30s", closed="left", eager=True)
+    days = pl.datetime_range(
+        datetime(2024, 1, 1), datetime(2024, 1, 29), "30s", closed="left", eager=True
+    )
     stamps = days.filter(days.dt.hour() == 9)
     hole = stamps.is_between(datetime(2024, 1, 10, 9, 3), datetime(2024, 1, 10, 9, 4, 30))
     gaps, _ = find_gaps(stamps.filter(~hole), 30)

@@ -1,4 +1,6 @@
-"""The downloader against a real HTTP server on loopback: whatever happens on the way, the same bytes arrive."""
+"""The downloader against a real HTTP server on loopback: whatever happens on the way, the same
+bytes arrive.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ sys.addaudithook(_note_address)
 
 @pytest.fixture(autouse=True)
 def _loopback_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every test of this file: no address but loopback is ever looked up or connected to; pauses are short."""
+    """Every test of this file: no address but loopback is ever looked up or connected to; pauses
+    are short.
+    """
     global _addresses
     monkeypatch.setattr("vaiom.market.download.FIRST_PAUSE_S", 0.01)
     for name in ("http_proxy", "https_proxy", "all_proxy"):
@@ -73,8 +77,12 @@ def path(number: int, symbol: str = "EURUSD") -> str:
 
 
 def result_of(out: Path) -> dict[str, bytes]:
-    """Every file of a download; the ledger by its last line about each day, because days may finish in any order."""
-    files = {str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    """Every file of a download; the ledger by its last line about each day, because days may finish
+    in any order.
+    """
+    files = {
+        str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()
+    }
     last_lines = {}
     for line in files.pop("raw/ledger.jsonl").splitlines():
         try:
@@ -99,25 +107,40 @@ def reference_bars(content: bytes, start: date, scale: float) -> list[tuple[obje
     """Decoded record by record, flat candles left out."""
     midnight = datetime.combine(start, datetime.min.time())
     return [
-        (midnight + timedelta(seconds=second), o / scale, high / scale, low / scale, c / scale, volume)
+        (
+            midnight + timedelta(seconds=second),
+            o / scale,
+            high / scale,
+            low / scale,
+            c / scale,
+            volume,
+        )
         for second, o, c, low, high, volume in feed_server.unpack(content)
         if not (o == high == low == c and volume == 0)
     ]
 
 
-def test_real_files_become_the_bars_they_hold(server: FeedServer, shared_data: Path, tmp_path: Path) -> None:
+def test_real_files_become_the_bars_they_hold(
+    server: FeedServer, shared_data: Path, tmp_path: Path
+) -> None:
     for number in (0, 1):
         name = f"dukascopy_EURUSD_2019_01_{day(number).day:02d}_BID_candles_min_1.bi5"
         server.files[path(number)] = (shared_data / "raw" / name).read_bytes()
     report = download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, **FAST)
-    expected = [row for number in (0, 1) for row in reference_bars(server.files[path(number)], day(number), 1e5)]
+    expected = [
+        row
+        for number in (0, 1)
+        for row in reference_bars(server.files[path(number)], day(number), 1e5)
+    ]
     assert read_bars(tmp_path)["EURUSD"].rows() == expected
     assert report["symbols"]["EURUSD"]["rows"] == len(expected) > 2800
     for number in (0, 1):
         assert (tmp_path / "raw" / path(number)[1:]).read_bytes() == server.files[path(number)]
 
 
-def test_several_symbols_weekends_and_months_counted_from_zero(server: FeedServer, tmp_path: Path) -> None:
+def test_several_symbols_weekends_and_months_counted_from_zero(
+    server: FeedServer, tmp_path: Path
+) -> None:
     first = date(2020, 12, 30)
     server.files = made_up_feed("EURUSD", first, 4) | made_up_feed("XAUUSD", first, 4)
     del server.files["/EURUSD/2021/00/01/BID_candles_min_1.bi5"]
@@ -134,7 +157,12 @@ def test_several_symbols_weekends_and_months_counted_from_zero(server: FeedServe
     assert [call[:2] for call in seen] == [(done, 8) for done in range(1, 9)]
     assert days_of(report) == (8, 0, 0)
     entry = report["symbols"]["EURUSD"]
-    assert (entry["days"], entry["empty_days"], entry["rows"], entry["flat_dropped"]) == (4, 1, 3 * 32, 3 * 8)
+    assert (entry["days"], entry["empty_days"], entry["rows"], entry["flat_dropped"]) == (
+        4,
+        1,
+        3 * 32,
+        3 * 8,
+    )
     assert json.loads((tmp_path / "manifest.json").read_bytes())["symbols"] == report["symbols"]
     bars = read_bars(tmp_path)
     assert bars["EURUSD"]["Datetime"][-1] == datetime(2021, 1, 2, 0, 39)
@@ -144,7 +172,15 @@ def test_several_symbols_weekends_and_months_counted_from_zero(server: FeedServe
 
 FAULTS = [
     *("drop", "cut", "cut unannounced", "half a record", "another day", "page", "flood", "empty"),
-    *("500", "502", "503", "503 Retry-After: 0", "429 Retry-After: 0", "429 Retry-After: soon", "408"),
+    *(
+        "500",
+        "502",
+        "503",
+        "503 Retry-After: 0",
+        "429 Retry-After: 0",
+        "429 Retry-After: soon",
+        "408",
+    ),
     "429 Retry-After: Wed, 21 Oct 2015 07:28:00 GMT",
 ]
 
@@ -156,7 +192,15 @@ def test_faults_leave_no_trace(server: FeedServer, tmp_path: Path) -> None:
     calm_requests = len(server.seen)
     for number, fault in enumerate(FAULTS):
         server.faults[path(number)] = [fault]
-    download(["EURUSD"], day(0), day(len(FAULTS)), tmp_path / "rough", base_url=server.url, workers=8, **FAST)
+    download(
+        ["EURUSD"],
+        day(0),
+        day(len(FAULTS)),
+        tmp_path / "rough",
+        base_url=server.url,
+        workers=8,
+        **FAST,
+    )
     assert not any(server.faults.values())
     assert len(server.seen) == 2 * calm_requests + len(FAULTS)
     assert result_of(tmp_path / "rough") == result_of(tmp_path / "calm")
@@ -170,7 +214,9 @@ def test_a_request_without_an_answer_is_made_again(server: FeedServer, tmp_path:
     assert len(read_bars(tmp_path)["EURUSD"]) == 32
 
 
-def test_a_body_that_was_lost_on_the_way_is_not_an_empty_day(server: FeedServer, tmp_path: Path) -> None:
+def test_a_body_that_was_lost_on_the_way_is_not_an_empty_day(
+    server: FeedServer, tmp_path: Path
+) -> None:
     server.files = made_up_feed("EURUSD", FIRST, 2)
     server.faults[path(1)] = ["cut to nothing", "cut to nothing", "empty"]
     report = download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, **FAST)
@@ -200,7 +246,9 @@ def test_a_changed_or_missing_file_is_fetched_again(server: FeedServer, tmp_path
     changed = bytearray((raw / path(1)[1:]).read_bytes())
     changed[40] ^= 1
     (raw / path(1)[1:]).write_bytes(changed)
-    (raw / path(2)[1:]).rename((raw / path(2)[1:]).parent / f"{STAGING_PREFIX}left by a run that was killed")
+    (raw / path(2)[1:]).rename(
+        (raw / path(2)[1:]).parent / f"{STAGING_PREFIX}left by a run that was killed"
+    )
     (raw / path(4)[1:]).parent.mkdir(parents=True)
     (raw / path(4)[1:]).write_bytes(server.files[path(0)])
     server.seen.clear()
@@ -210,7 +258,9 @@ def test_a_changed_or_missing_file_is_fetched_again(server: FeedServer, tmp_path
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed"])
-def test_a_day_that_is_lost_here_and_there_costs_no_bars(server: FeedServer, tmp_path: Path, damage: str) -> None:
+def test_a_day_that_is_lost_here_and_there_costs_no_bars(
+    server: FeedServer, tmp_path: Path, damage: str
+) -> None:
     """The bars stay as they are, until the server has the day again."""
     server.files = made_up_feed("EURUSD", FIRST, 3)
     download(["EURUSD"], day(0), day(3), tmp_path, base_url=server.url, **FAST)
@@ -218,7 +268,8 @@ def test_a_day_that_is_lost_here_and_there_costs_no_bars(server: FeedServer, tmp
     raw.unlink() if damage == "missing" else raw.write_bytes(raw.read_bytes()[:-1] + b"?")
     content = server.files.pop(path(1))
     with pytest.raises(
-        DataError, match=f"1 of 3 days could not be downloaded[\\s\\S]*EURUSD {day(1)}.*no longer there"
+        DataError,
+        match=f"1 of 3 days could not be downloaded[\\s\\S]*EURUSD {day(1)}.*no longer there",
     ):
         download(["EURUSD"], day(0), day(3), tmp_path, base_url=server.url, **FAST)
     now = result_of(tmp_path)
@@ -235,7 +286,10 @@ def test_a_later_range_is_added_to_the_earlier(server: FeedServer, tmp_path: Pat
     download(["EURUSD"], day(0), day(3), tmp_path / "parts", base_url=server.url, **FAST)
     assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
     download(["GBPUSD"], day(0), day(1), tmp_path / "parts", base_url=server.url, **FAST)
-    assert set(json.loads((tmp_path / "parts" / "manifest.json").read_bytes())["symbols"]) == {"EURUSD", "GBPUSD"}
+    assert set(json.loads((tmp_path / "parts" / "manifest.json").read_bytes())["symbols"]) == {
+        "EURUSD",
+        "GBPUSD",
+    }
 
 
 @given(data=st.data())
@@ -271,9 +325,13 @@ def start(server: FeedServer, out: Path, num_days: int) -> subprocess.Popen[byte
 
 
 def wait_for_lines(out: Path, count: int) -> None:
-    """Until the ledger holds so many; only a downloader that fails to write them makes it give up."""
+    """Until the ledger holds so many; only a downloader that fails to write them makes it
+    give up.
+    """
     deadline = time.monotonic() + feed_server.GIVE_UP_S
-    while (out / "raw" / "ledger.jsonl").read_bytes().count(b"\n") < count and time.monotonic() < deadline:
+    while (out / "raw" / "ledger.jsonl").read_bytes().count(
+        b"\n"
+    ) < count and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -284,7 +342,9 @@ def test_killed_at_any_moment_it_goes_on_from_there(server: FeedServer, tmp_path
     download(["EURUSD"], day(0), day(num_days), tmp_path / "calm", base_url=server.url, **FAST)
     moments = random.Random(17)
     for attempt in range(3):
-        server.silent_from = len(server.seen) + moments.randrange(4, 7)  # so that it cannot end before it is killed
+        server.silent_from = len(server.seen) + moments.randrange(
+            4, 7
+        )  # so that it cannot end before it is killed
         process = start(server, tmp_path / "rough", num_days)
         assert server.wait_for_requests(server.silent_from + 1)
         if attempt == 0:
@@ -309,7 +369,9 @@ def test_ctrl_c_does_not_wait_for_a_silent_server(server: FeedServer, tmp_path: 
     assert server.wait_for_requests(6)
     wait_for_lines(tmp_path, 4)
     process.send_signal(signal.SIGINT)
-    stderr = process.communicate(timeout=feed_server.GIVE_UP_S)[1]  # the server stays silent for longer
+    stderr = process.communicate(timeout=feed_server.GIVE_UP_S)[
+        1
+    ]  # the server stays silent for longer
     assert b"KeyboardInterrupt" in stderr
     assert set(ledger_of(tmp_path)) == {str(day(number)) for number in range(4)}
     server.seen.clear()
@@ -329,7 +391,9 @@ def test_two_downloads_do_not_write_in_one_folder(server: FeedServer, tmp_path: 
     download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, **FAST)
 
 
-def test_the_server_sees_no_more_at_once_and_no_faster_than_allowed(server: FeedServer, tmp_path: Path) -> None:
+def test_the_server_sees_no_more_at_once_and_no_faster_than_allowed(
+    server: FeedServer, tmp_path: Path
+) -> None:
     server.files = made_up_feed("EURUSD", FIRST, 8)
     server.together, server.linger_s = 3, 0.2
     began = time.monotonic()
@@ -388,7 +452,9 @@ def test_days_that_fail_are_named_and_the_others_stay(server: FeedServer, tmp_pa
     server.files = made_up_feed("EURUSD", FIRST, 5) | made_up_feed("GBPUSD", FIRST, 5)
     server.faults |= {path(1): ["503", "drop"], path(3): ["cut", "page"]}
     with pytest.raises(DataError) as caught:
-        download(["EURUSD", "GBPUSD"], day(0), day(5), tmp_path, base_url=server.url, attempts=2, **FAST)
+        download(
+            ["EURUSD", "GBPUSD"], day(0), day(5), tmp_path, base_url=server.url, attempts=2, **FAST
+        )
     message = str(caught.value)
     assert "2 of 10 days" in message
     assert f"EURUSD {day(1)}" in message
@@ -401,7 +467,9 @@ def test_days_that_fail_are_named_and_the_others_stay(server: FeedServer, tmp_pa
     assert sorted(read_bars(tmp_path)) == ["EURUSD", "GBPUSD"]
 
 
-def test_a_server_that_is_down_is_not_asked_for_every_day(server: FeedServer, tmp_path: Path) -> None:
+def test_a_server_that_is_down_is_not_asked_for_every_day(
+    server: FeedServer, tmp_path: Path
+) -> None:
     for number in range(40):
         server.faults[path(number)] = ["503"] * 9
     server.silent_from = 12  # so that no thread runs far ahead of the one that counts failures
@@ -416,10 +484,21 @@ def test_failures_with_answers_between_them_do_not_mean_that_the_server_is_down(
     server.files = made_up_feed("EURUSD", FIRST, 20)
     server.faults |= {path(number): ["503"] for number in range(0, 20, 2)}
     with pytest.raises(DataError, match="10 of 20 days"):
-        download(["EURUSD"], day(0), day(20), tmp_path, base_url=server.url, attempts=1, workers=1, **FAST)
+        download(
+            ["EURUSD"],
+            day(0),
+            day(20),
+            tmp_path,
+            base_url=server.url,
+            attempts=1,
+            workers=1,
+            **FAST,
+        )
 
 
-@pytest.mark.parametrize("answer", ["400", "401", "403", "202", "302 Location: http://192.0.2.1/elsewhere"])
+@pytest.mark.parametrize(
+    "answer", ["400", "401", "403", "202", "302 Location: http://192.0.2.1/elsewhere"]
+)
 def test_a_refusal_ends_the_run_at_once(server: FeedServer, tmp_path: Path, answer: str) -> None:
     server.files = made_up_feed("EURUSD", FIRST, 3)
     server.faults[path(1)] = [answer]
@@ -453,12 +532,16 @@ def test_days_not_over_or_not_published_are_left_for_later(
     server.files = made_up_feed("EURUSD", first, 5)
     late = path_of("EURUSD", today - timedelta(days=1))
     content = server.files.pop(late)
-    report = download(["EURUSD"], first, today + timedelta(days=2), tmp_path, base_url=server.url, **FAST)
+    report = download(
+        ["EURUSD"], first, today + timedelta(days=2), tmp_path, base_url=server.url, **FAST
+    )
     assert days_of(report) == (3, 0, 3)
     assert sorted(ledger_of(tmp_path)) == [str(first), str(first + timedelta(days=1))]
     assert path_of("EURUSD", today) not in server.paths_seen
     server.files[late] = content
-    report = download(["EURUSD"], first, today + timedelta(days=2), tmp_path, base_url=server.url, **FAST)
+    report = download(
+        ["EURUSD"], first, today + timedelta(days=2), tmp_path, base_url=server.url, **FAST
+    )
     assert days_of(report) == (1, 2, 2)
     assert report["symbols"]["EURUSD"]["days"] == 3
 
@@ -472,7 +555,10 @@ def test_bars_from_elsewhere_are_not_overwritten(server: FeedServer, tmp_path: P
     with pytest.raises(DataError, match="not overwritten"):
         download(["EURUSD"], day(0), day(1), tmp_path / "out", base_url=server.url, **FAST)
     assert server.seen == []
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["EURUSD.parquet", "manifest.json"]
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+        "EURUSD.parquet",
+        "manifest.json",
+    ]
     download(["GBPUSD"], day(0), day(1), tmp_path / "out", base_url=server.url, **FAST)
     with pytest.raises(DataError, match="not overwritten"):
         download(["EURUSD"], day(0), day(1), tmp_path / "out", base_url=server.url, **FAST)
@@ -509,7 +595,12 @@ def test_a_foreign_manifest_is_left_alone(server: FeedServer, tmp_path: Path, co
 def test_senseless_requests_are_refused_before_anything_happens(
     tmp_path: Path, changed: dict[str, object], message: str
 ) -> None:
-    asked = {"symbols": ["EURUSD"], "first": FIRST, "last": day(1), "base_url": "http://127.0.0.1:9"} | changed
+    asked = {
+        "symbols": ["EURUSD"],
+        "first": FIRST,
+        "last": day(1),
+        "base_url": "http://127.0.0.1:9",
+    } | changed
     with pytest.raises((ConfigError, DataError), match=message):
         download(out=tmp_path / "out", **asked)
     assert not (tmp_path / "out").exists()

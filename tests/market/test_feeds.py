@@ -1,4 +1,6 @@
-"""Sources of the newest bars: what is asked of a server, an exchange and files, and what is made of the answers."""
+"""Sources of the newest bars: what is asked of a server, an exchange and files, and what is made of
+the answers.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,20 @@ NOW, HOUR, MINUTE = datetime(2024, 5, 15, 12, 0, 30), timedelta(hours=1), timede
 LIVE = Options(repair=True, utc=True, whole_lines=True)
 
 
-def stamps(feed: Feed, symbol: str = "EURUSD", since: datetime = NOW - 100 * HOUR) -> list[datetime]:
+def stamps(
+    feed: Feed, symbol: str = "EURUSD", since: datetime = NOW - 100 * HOUR
+) -> list[datetime]:
     return feed.read(symbol, since, NOW)[0]["Datetime"].to_list()
 
 
 class FakeExchange:
     """What is used of ccxt: hourly candles of a year, a page at a time, the last one unfinished."""
 
-    id, timeframes, last_response_headers = "fake", {"1m": "1", "15m": "15", "1h": "60", "3h": "180"}, None
+    id, timeframes, last_response_headers = (
+        "fake",
+        {"1m": "1", "15m": "15", "1h": "60", "3h": "180"},
+        None,
+    )
     page = 100
 
     def __init__(self) -> None:
@@ -45,7 +53,9 @@ class FakeExchange:
         self.asked.append((symbol, timeframe))
         step = 1000 * self.parse_timeframe(timeframe)
         last = int((NOW - datetime(1970, 1, 1)).total_seconds() * 1000)
-        return [[ms, 1.0, 1.2, 0.9, 1.1, None] for ms in range(-(-since // step) * step, last, step)][: self.page]
+        return [
+            [ms, 1.0, 1.2, 0.9, 1.1, None] for ms in range(-(-since // step) * step, last, step)
+        ][: self.page]
 
 
 def test_an_exchange_is_asked_page_by_page_up_to_the_present() -> None:
@@ -75,7 +85,14 @@ def test_an_exchange_of_ccxt_on_loopback() -> None:
             assert (urlparse(path).path, asked["step"]) == ("/v2/ohlc/btcusd/", "3600")
             first, last = int(asked["start"]), int(NOW.replace(tzinfo=UTC).timestamp())
             rows = [
-                {"timestamp": str(each), "open": "1", "high": "3", "low": "0.5", "close": "2", "volume": "7"}
+                {
+                    "timestamp": str(each),
+                    "open": "1",
+                    "high": "3",
+                    "low": "0.5",
+                    "close": "2",
+                    "volume": "7",
+                }
                 for each in range(first, min(last, int(asked["end"]) + 1), 3600)
             ]
             return json.dumps({"data": {"pair": "BTC/USD", "ohlc": rows}}).encode()
@@ -83,9 +100,18 @@ def test_an_exchange_of_ccxt_on_loopback() -> None:
     with feed_server.running() as server:
         server.files, server.clock = Candles(), lambda: NOW
         exchange = ccxt.bitstamp({"urls": {"api": {"public": server.url, "private": server.url}}})
-        exchange.set_markets([
-            {"id": "btcusd", "symbol": "BTC/USD", "base": "BTC", "quote": "USD", "spot": True, "type": "spot"}
-        ])  # fmt: skip
+        exchange.set_markets(
+            [
+                {
+                    "id": "btcusd",
+                    "symbol": "BTC/USD",
+                    "base": "BTC",
+                    "quote": "USD",
+                    "spot": True,
+                    "type": "spot",
+                }
+            ]
+        )
         feed = Exchange(exchange, "1h")
         bars, _ = feed.read("BTCUSD", datetime(2024, 5, 15, 8), NOW)
         assert bars.rows()[-1] == (datetime(2024, 5, 15, 12), 1.0, 3.0, 0.5, 2.0, 7.0)
@@ -97,8 +123,13 @@ def test_an_exchange_of_ccxt_on_loopback() -> None:
             feed.read("BTCUSD", datetime(2024, 5, 15, 8), NOW)
 
 
-def test_dukascopy_is_asked_for_days_and_the_last_hours_and_never_again_for_what_is_settled() -> None:
-    day, ticks = NOW.date() - timedelta(days=2), feed_server.pack_ticks({0: 110_000, 90_000: 110_010})
+def test_dukascopy_is_asked_for_days_and_the_last_hours_and_never_again_for_what_is_settled() -> (
+    None
+):
+    day, ticks = (
+        NOW.date() - timedelta(days=2),
+        feed_server.pack_ticks({0: 110_000, 90_000: 110_010}),
+    )
     with feed_server.running() as server:
         server.clock = lambda: NOW - 10 * MINUTE
         server.files[feed_server.path_of("EURUSD", day)] = feed_server.made_up_day(day)
@@ -114,7 +145,8 @@ def test_dukascopy_is_asked_for_days_and_the_last_hours_and_never_again_for_what
         assert len(bars) == 32 + 4
         assert feed.date == NOW - 10 * MINUTE
         assert len(server.seen) == 1 + 24 + 12
-        # A file that was not there may have been missed; that of the hour under way is not asked for.
+        # A file that was not there may have been missed; that of the hour under way is not asked
+        # for.
         server.files[feed_server.path_of("EURUSD", NOW.date(), "10h_ticks")] = ticks
         for _ in range(2):
             assert len(stamps(feed, since=NOW - 48 * HOUR)) == len(bars) + 2
@@ -137,14 +169,20 @@ def test_files_are_read_as_another_program_writes_them(tmp_path: Path) -> None:
         stamps(feed)
     names = "<DATE>\t<TIME>\t<OPEN>\t<HIGH>\t<LOW>\t<CLOSE>\t<TICKVOL>\t<VOL>\t<SPREAD>\n"
     text = names + LINE.format("08") + LINE.format("09")
-    for written, hours in ((text[:-20], (8,)), (text, (8, 9)), (text + LINE.format("10")[:38], (8, 9))):
+    for written, hours in (
+        (text[:-20], (8,)),
+        (text, (8, 9)),
+        (text + LINE.format("10")[:38], (8, 9)),
+    ):
         file.write_text(written, encoding="utf-16")
         assert stamps(feed) == [NOW.replace(hour=hour, minute=0, second=0) for hour in hours]
     assert stamps(feed, "GBPUSD") == []
     (tmp_path / "USDJPY_2024_04_15_BID_candles_min_1.bi5").touch()
     assert stamps(feed, "USDJPY") == []
     # The program goes on with another file, and says a bar again.
-    (tmp_path / "EURUSD_H1_2.csv").write_text(names + LINE.format("09").replace("1.15", "1.16") + LINE.format("10"))
+    (tmp_path / "EURUSD_H1_2.csv").write_text(
+        names + LINE.format("09").replace("1.15", "1.16") + LINE.format("10")
+    )
     assert feed.read("EURUSD", NOW, NOW)[0]["Close"].to_list() == [1.15, 1.16, 1.15]
     # A file that cannot be read is of no concern to other assets.
     (tmp_path / "GBPUSD.csv").write_text("nothing\n")
@@ -162,11 +200,19 @@ def test_files_are_read_as_another_program_writes_them(tmp_path: Path) -> None:
     assert len(stamps(Files(tmp_path / "EURUSD_H1_2.csv", LIVE))) == 2
 
 
-def test_a_file_that_did_not_change_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_did_not_change_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "prices of gold.csv"
-    file.write_text("time,open,high,low,close\n2024-05-15 08:00,1,2,1,2\n2024-05-15 09:00,2,3,1,2\n")
-    feed = open_feed(str(file), "1h", Options(symbol="XAUUSD", shift=HOUR, repair=True, whole_lines=True))
-    assert stamps(feed, "XAUUSD") == [NOW.replace(hour=hour, minute=0, second=0) for hour in (9, 10)]
+    file.write_text(
+        "time,open,high,low,close\n2024-05-15 08:00,1,2,1,2\n2024-05-15 09:00,2,3,1,2\n"
+    )
+    feed = open_feed(
+        str(file), "1h", Options(symbol="XAUUSD", shift=HOUR, repair=True, whole_lines=True)
+    )
+    assert stamps(feed, "XAUUSD") == [
+        NOW.replace(hour=hour, minute=0, second=0) for hour in (9, 10)
+    ]
     monkeypatch.setattr("vaiom.market.feeds.read_one", lambda *_: pytest.fail("it was read again"))
     assert len(stamps(feed, "XAUUSD")) == 2
 
@@ -184,7 +230,8 @@ def test_sources_that_do_not_exist_are_refused(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ConfigError, match="knows no such exchange"):
         open_feed("ccxt:krakn", "1h")
     feeds = [
-        open_feed(source, "1h") for source in ("ccxt:fake", "http://127.0.0.1:9", "dukascopy", str(Path(__file__)))
+        open_feed(source, "1h")
+        for source in ("ccxt:fake", "http://127.0.0.1:9", "dukascopy", str(Path(__file__)))
     ]
     assert [type(feed) for feed in feeds] == [Exchange, Dukascopy, Dukascopy, Files]
     assert [feed.in_utc for feed in feeds] == [True, True, True, False]

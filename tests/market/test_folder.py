@@ -43,7 +43,9 @@ BARS = pl.DataFrame(
     [
         BARS,
         BARS.select(reversed(BARS.columns)),
-        BARS.with_columns(pl.col("Datetime").cast(pl.Datetime("ms")), pl.col("High").cast(pl.Float32)),
+        BARS.with_columns(
+            pl.col("Datetime").cast(pl.Datetime("ms")), pl.col("High").cast(pl.Float32)
+        ),
         BARS.with_columns(Spread=pl.lit(0.1)),
         BARS.with_columns(pl.col("Open").fill_null(math.nan)),
         BARS.with_columns(pl.col("Volume").fill_null(math.nan)),
@@ -67,13 +69,20 @@ def test_columns_order_types_and_missing_values(frame: pl.DataFrame) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "got"), [(OSError("cut short\nat row 7"), "cut short"), (MemoryError(), "MemoryError")]
+    ("damage", "got"),
+    [(OSError("cut short\nat row 7"), "cut short"), (MemoryError(), "MemoryError")],
 )
 def test_damage_is_told_by_its_first_line_or_by_its_kind(damage: BaseException, got: str) -> None:
-    with pytest.raises(DataError, match="not readable as CSV") as told, readable_parquet("bars.csv", "CSV"):
+    with (
+        pytest.raises(DataError, match="not readable as CSV") as told,
+        readable_parquet("bars.csv", "CSV"),
+    ):
         raise damage
     assert told.value.got == got
-    with pytest.raises(DataError, match=r"not readable as Parquet[\s\S]*data import"), readable_parquet("bars"):
+    with (
+        pytest.raises(DataError, match=r"not readable as Parquet[\s\S]*data import"),
+        readable_parquet("bars"),
+    ):
         raise damage
 
 
@@ -85,7 +94,9 @@ def test_a_frame_without_columns_says_so() -> None:
 
 
 @pytest.mark.parametrize("arrow", [True, False])
-def test_files_read_back_with_and_without_arrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrow: bool) -> None:
+def test_files_read_back_with_and_without_arrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrow: bool
+) -> None:
     path = write_symbol(tmp_path, "EURUSD", BARS)
     assert path == tmp_path / "EURUSD.parquet"
     if not arrow:

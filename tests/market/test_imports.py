@@ -1,4 +1,6 @@
-"""The pipeline: many files, one table per symbol, a manifest that tells all, repairs that are counted."""
+"""The pipeline: many files, one table per symbol, a manifest that tells all, repairs that are
+counted.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,14 @@ def table(path: Path, bars: list[Bar]) -> Path:
 
 def test_the_manifest_tells_where_bars_come_from(tmp_path: Path) -> None:
     bars = some_bars(40)
-    late, early = table(tmp_path / "EURUSD_1.csv", bars[20:]), table(tmp_path / "EURUSD_2.csv", bars[:20])
+    late, early = (
+        table(tmp_path / "EURUSD_1.csv", bars[20:]),
+        table(tmp_path / "EURUSD_2.csv", bars[:20]),
+    )
     calls: list[tuple[int, int, str]] = []
-    manifest = import_files([late, early], tmp_path / "out", progress=lambda *call: calls.append(call))
+    manifest = import_files(
+        [late, early], tmp_path / "out", progress=lambda *call: calls.append(call)
+    )
     assert manifest == json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert manifest["symbols"]["EURUSD"] == {
         "rows": 40,
@@ -73,7 +80,13 @@ def test_a_folder_is_read_through_and_symbols_are_kept_apart(tmp_path: Path) -> 
     empty = tmp_path / "raw" / "EURUSD" / "2019" / "01" / "06" / "BID_candles_min_1.bi5"
     empty.parent.mkdir()
     empty.write_bytes(b"")
-    write_rows(tmp_path / "raw" / "USDJPY.tsv", some_bars(20), STAMP, header=HEADER.replace(",", "\t"), separator="\t")
+    write_rows(
+        tmp_path / "raw" / "USDJPY.tsv",
+        some_bars(20),
+        STAMP,
+        header=HEADER.replace(",", "\t"),
+        separator="\t",
+    )
     (tmp_path / "raw" / "ledger.json").write_text("{}")
     (tmp_path / "raw" / "._EURUSD.csv").write_text("left by a file manager")
     manifest = import_files([tmp_path / "raw"], tmp_path / "out")
@@ -88,7 +101,9 @@ def test_a_folder_is_read_through_and_symbols_are_kept_apart(tmp_path: Path) -> 
 def test_the_clock_moves_only_when_told(tmp_path: Path) -> None:
     bars = some_bars()
     path = table(tmp_path / "EURUSD.csv", bars)
-    moved = import_files([path], tmp_path / "moved", shift=timedelta(minutes=-90))["symbols"]["EURUSD"]
+    moved = import_files([path], tmp_path / "moved", shift=timedelta(minutes=-90))["symbols"][
+        "EURUSD"
+    ]
     assert moved["clock"] == {"shift": "-90min", "utc": False}
     stamps = read_bars(tmp_path / "moved")["EURUSD"]["Datetime"].to_list()
     assert stamps == [bar[0] - timedelta(minutes=90) for bar in bars]
@@ -96,17 +111,30 @@ def test_the_clock_moves_only_when_told(tmp_path: Path) -> None:
 
 def test_a_second_import_adds_symbols_and_replaces_on_demand_only(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    first, second = table(tmp_path / "EURUSD.csv", some_bars(20)), table(tmp_path / "GBPUSD.csv", some_bars(30))
+    first, second = (
+        table(tmp_path / "EURUSD.csv", some_bars(20)),
+        table(tmp_path / "GBPUSD.csv", some_bars(30)),
+    )
     import_files([first], out)
     import_files([second], out)
     with pytest.raises(DataError, match="--replace"):
         import_files([table(first, some_bars(25))], out)
-    assert {name: len(frame) for name, frame in read_bars(out).items()} == {"EURUSD": 20, "GBPUSD": 30}
+    assert {name: len(frame) for name, frame in read_bars(out).items()} == {
+        "EURUSD": 20,
+        "GBPUSD": 30,
+    }
     import_files([first], out, replace=True)
-    assert {name: len(frame) for name, frame in read_bars(out).items()} == {"EURUSD": 25, "GBPUSD": 30}
+    assert {name: len(frame) for name, frame in read_bars(out).items()} == {
+        "EURUSD": 25,
+        "GBPUSD": 30,
+    }
     recorded = json.loads((out / "manifest.json").read_text())["symbols"]
     assert {name: entry["rows"] for name, entry in recorded.items()} == {"EURUSD": 25, "GBPUSD": 30}
-    assert sorted(path.name for path in out.iterdir()) == ["EURUSD.parquet", "GBPUSD.parquet", "manifest.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "EURUSD.parquet",
+        "GBPUSD.parquet",
+        "manifest.json",
+    ]
 
 
 def test_a_symbol_column_splits_or_is_refused(tmp_path: Path) -> None:
@@ -176,7 +204,10 @@ def test_the_manifest_is_replaced_last(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Path, "replace", note)
     import_files(files, out, replace=True)
-    assert (sorted(moved[:-1]), moved[-1]) == (["AUDUSD.parquet", "ZARUSD.parquet"], "manifest.json")
+    assert (sorted(moved[:-1]), moved[-1]) == (
+        ["AUDUSD.parquet", "ZARUSD.parquet"],
+        "manifest.json",
+    )
 
 
 def test_usual_prices_are_near_those_of_the_market() -> None:
@@ -204,7 +235,9 @@ def test_usual_prices_are_near_those_of_the_market() -> None:
 
 
 def test_a_packed_table_is_read_and_a_bomb_is_not(tmp_path: Path) -> None:
-    lines = ["time,open,high,low,close"] + [f"2024-01-02 {hour:02}:00,1.1,1.2,1.0,1.1" for hour in range(24)]
+    lines = ["time,open,high,low,close"] + [
+        f"2024-01-02 {hour:02}:00,1.1,1.2,1.0,1.1" for hour in range(24)
+    ]
     table = "\n".join(lines).encode()
     packed = tmp_path / "EURUSD.csv.gz"
     packed.write_bytes(gzip.compress(table))
@@ -238,7 +271,10 @@ def test_a_table_packed_by_zstd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_pattern_finds_the_symbol_in_every_name(tmp_path: Path) -> None:
-    files = [table(tmp_path / f"BATS_{name}, 60.csv", some_bars()) for name in ("AAPL", "BRK.B", "BTC_USDT")]
+    files = [
+        table(tmp_path / f"BATS_{name}, 60.csv", some_bars())
+        for name in ("AAPL", "BRK.B", "BTC_USDT")
+    ]
     with pytest.raises(DataError, match=r"--symbol .BATS_\*"):
         import_files(files, tmp_path / "out")
     imported = import_files(files, tmp_path / "out", symbol="BATS_*, 60")["symbols"]
@@ -246,7 +282,12 @@ def test_a_pattern_finds_the_symbol_in_every_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"BATS_AAPL, 60.csv[\s\S]*NYSE_\*"):
         import_files(files, tmp_path / "other", symbol="NYSE_*")
     later = table(tmp_path / "BATS_AAPL, 60 (1).csv", some_bars(start=datetime(2019, 3, 1)))
-    assert import_files([files[0], later], tmp_path / "two", symbol="BATS_*, *")["symbols"]["AAPL"]["rows"] == 60
+    assert (
+        import_files([files[0], later], tmp_path / "two", symbol="BATS_*, *")["symbols"]["AAPL"][
+            "rows"
+        ]
+        == 60
+    )
 
 
 @pytest.mark.parametrize(
@@ -269,7 +310,8 @@ def test_a_dot_of_a_symbol_is_not_the_ending_of_a_file(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "symbol"), [("eurusd", "EURUSD"), ("EUR/USD", "EURUSD"), ("EURUSD.pro", "EURUSD.pro"), ("aapl", "aapl")]
+    ("given", "symbol"),
+    [("eurusd", "EURUSD"), ("EUR/USD", "EURUSD"), ("EURUSD.pro", "EURUSD.pro"), ("aapl", "aapl")],
 )
 def test_a_pair_may_be_spelled_in_any_way(given: str, symbol: str, tmp_path: Path) -> None:
     path = table(tmp_path / "prices.csv", some_bars(3))
@@ -284,7 +326,10 @@ def test_a_file_without_symbol_asks_for_it(tmp_path: Path) -> None:
 
 
 rows = st.lists(
-    st.tuples(st.integers(0, 30), st.sampled_from(["1.5", "2.5", "-1", "0", "nan", "inf", "", "1.5e0", "x"])),
+    st.tuples(
+        st.integers(0, 30),
+        st.sampled_from(["1.5", "2.5", "-1", "0", "nan", "inf", "", "1.5e0", "x"]),
+    ),
     min_size=1,
     max_size=25,
 )
@@ -333,7 +378,9 @@ def test_repair_lets_the_later_file_win(tmp_path: Path) -> None:
     late = table(tmp_path / "EURUSD_2.csv", newer)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"overlap[\s\S]*EURUSD_2.csv, line 2"):
         import_files([early, late], tmp_path / "out")
-    repairs = import_files([early, late], tmp_path / "out", repair=True)["symbols"]["EURUSD"]["repairs"]
+    repairs = import_files([early, late], tmp_path / "out", repair=True)["symbols"]["EURUSD"][
+        "repairs"
+    ]
     assert repairs["repeated_stamps_dropped"] == 5
     expected = pl.concat([frame_of(bars[:15]), frame_of(newer)])  # type: ignore[arg-type]
     assert_frame_equal(read_bars(tmp_path / "out")["EURUSD"], expected)
@@ -341,7 +388,9 @@ def test_repair_lets_the_later_file_win(tmp_path: Path) -> None:
 
 def test_timeframes_sides_and_symbols_are_not_mixed(tmp_path: Path) -> None:
     minutes = table(tmp_path / "EURUSD_bid_min.csv", some_bars())
-    hours = table(tmp_path / "EURUSD_bid_hour.csv", some_bars(step_min=60, start=datetime(2019, 3, 1)))
+    hours = table(
+        tmp_path / "EURUSD_bid_hour.csv", some_bars(step_min=60, start=datetime(2019, 3, 1))
+    )
     asks = table(tmp_path / "EURUSD_ask.csv", some_bars(start=datetime(2019, 3, 1)))
     other = table(tmp_path / "GBPUSD.csv", some_bars(start=datetime(2019, 3, 1)))
     for path, problem in ((hours, "different timeframes"), (asks, "bid and ask")):
@@ -355,7 +404,9 @@ def test_timeframes_sides_and_symbols_are_not_mixed(tmp_path: Path) -> None:
 def test_a_few_bars_around_a_hole_have_no_timeframe_of_their_own(tmp_path: Path) -> None:
     minutes = table(tmp_path / "EURUSD_1.csv", some_bars())
     few = table(tmp_path / "EURUSD_2.csv", some_bars(4, step_min=60, start=datetime(2019, 3, 1)))
-    assert import_files([minutes, few], tmp_path / "out")["symbols"]["EURUSD"]["timeframe"] == "1min"
+    assert (
+        import_files([minutes, few], tmp_path / "out")["symbols"]["EURUSD"]["timeframe"] == "1min"
+    )
 
 
 def test_a_clock_is_not_moved_beyond_all_calendars(tmp_path: Path) -> None:
@@ -366,7 +417,10 @@ def test_a_clock_is_not_moved_beyond_all_calendars(tmp_path: Path) -> None:
 
 def test_volumes_that_repair_blanked_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "EURUSD.csv"
-    lines = [f"2019-02-04 00:0{minute},1,2,1,2,{volume}" for minute, volume in enumerate(("5", "", "nan", "many"))]
+    lines = [
+        f"2019-02-04 00:0{minute},1,2,1,2,{volume}"
+        for minute, volume in enumerate(("5", "", "nan", "many"))
+    ]
     path.write_text("\n".join([HEADER, *lines]))
     repairs = import_files([path], tmp_path / "out", repair=True)["symbols"]["EURUSD"]["repairs"]
     assert repairs["volumes_blanked"] == 2
@@ -374,11 +428,16 @@ def test_volumes_that_repair_blanked_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "shown"), [(8, "S1, S2, S3, S4, S5, S6, S7, S8"), (9, "S1, S2, S3, S4, S5, S6, S7, S8, ...")]
+    ("count", "shown"),
+    [(8, "S1, S2, S3, S4, S5, S6, S7, S8"), (9, "S1, S2, S3, S4, S5, S6, S7, S8, ...")],
 )
 def test_some_of_many_symbols_are_named(tmp_path: Path, count: int, shown: str) -> None:
     path = tmp_path / "all.csv"
-    path.write_text("\n".join(["symbol," + HEADER, *(f"S{n},2019-02-04 00:00,1,2,1,2,5" for n in range(1, count + 1))]))
+    path.write_text(
+        "\n".join(
+            ["symbol," + HEADER, *(f"S{n},2019-02-04 00:00,1,2,1,2,5" for n in range(1, count + 1))]
+        )
+    )
     with pytest.raises(DataError, match="several symbols") as refused:
         import_files([path], tmp_path / "out")
     assert refused.value.got == shown
@@ -386,6 +445,9 @@ def test_some_of_many_symbols_are_named(tmp_path: Path, count: int, shown: str) 
 
 def test_files_that_share_one_stamp_overlap(tmp_path: Path) -> None:
     bars = some_bars(40)
-    files = [table(tmp_path / "EURUSD_1.csv", bars[:20]), table(tmp_path / "EURUSD_2.csv", bars[19:])]
+    files = [
+        table(tmp_path / "EURUSD_1.csv", bars[:20]),
+        table(tmp_path / "EURUSD_2.csv", bars[19:]),
+    ]
     with pytest.raises(DataError, match="overlap"):
         import_files(files, tmp_path / "out")

@@ -19,7 +19,8 @@ from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA, infer_timeframe, read_b
 from vaiom.market.resample import resample, resample_file, resample_folder
 from vaiom.market.timeframes import timeframe_of
 
-# Whole volumes keep sums exact in any order; prices are only compared and picked, so they may be anything.
+# Whole volumes keep sums exact in any order; prices are only compared and picked, so they may be
+# anything.
 PRICE = st.one_of(st.none(), st.floats(min_value=0.5, max_value=2.0), st.sampled_from([0.0, -1.0]))
 VOLUME = st.one_of(st.none(), st.integers(0, 1000).map(float))
 ROW = st.tuples(PRICE, PRICE, PRICE, PRICE, VOLUME)
@@ -28,7 +29,9 @@ START = datetime(1969, 12, 30)
 
 @st.composite
 def minute_bars(draw: st.DrawFn, max_gaps: int = 30) -> pl.DataFrame:
-    """Ordered minutes on both sides of the epoch, with gaps and missing values; the commonest step is one."""
+    """Ordered minutes on both sides of the epoch, with gaps and missing values; the commonest step
+    is one.
+    """
     steps = draw(st.lists(st.sampled_from([1, 7, 60, 300, 1500]), min_size=1, max_size=max_gaps))
     minutes = [draw(st.integers(0, 4000))]
     for step in steps:
@@ -43,7 +46,9 @@ def frame_of(rows: list[tuple[object, ...]]) -> pl.DataFrame:
 
 
 def bars_every(step: timedelta, count: int, start: datetime = datetime(2024, 1, 1)) -> pl.DataFrame:
-    return frame_of([(start + i * step, 1.0 + i, 2.0 + i, 0.5 + i, 1.5 + i, float(i)) for i in range(count)])
+    return frame_of(
+        [(start + i * step, 1.0 + i, 2.0 + i, 0.5 + i, 1.5 + i, float(i)) for i in range(count)]
+    )
 
 
 def plain_loop(bars: pl.DataFrame, to: str) -> pl.DataFrame:
@@ -88,7 +93,9 @@ def test_equals_a_plain_loop(bars: pl.DataFrame, to: str) -> None:
 @given(minute_bars(max_gaps=9))
 def test_two_steps_equal_one(bars: pl.DataFrame) -> None:
     # Two days without a gap keep each timeframe the commonest step of its own bars.
-    dense = bars_every(timedelta(minutes=1), 2880, start=bars["Datetime"][-1] + timedelta(minutes=1))
+    dense = bars_every(
+        timedelta(minutes=1), 2880, start=bars["Datetime"][-1] + timedelta(minutes=1)
+    )
     bars = by_steps = pl.concat([bars, dense])
     for to in ("10min", "1h", "4h", "1d"):
         by_steps = resample(by_steps, to)
@@ -102,7 +109,9 @@ def test_batch_boundaries_do_not_matter(
 ) -> None:
     path = tmp_path_factory.mktemp("bars") / "EURUSD.parquet"
     bars.write_parquet(path, row_group_size=row_group)
-    assert_frame_equal(resample_file(path, "1h", batch_rows=batch_rows), resample(bars, "1h"), check_exact=True)
+    assert_frame_equal(
+        resample_file(path, "1h", batch_rows=batch_rows), resample(bars, "1h"), check_exact=True
+    )
 
 
 @pytest.mark.parametrize("symbol", ["EURUSD", "XAUUSD"])
@@ -123,7 +132,8 @@ def test_real_hours_equal_pandas_bit_for_bit(shared_data: Path, to: str) -> None
 
 def test_nan_is_as_unavailable_as_null() -> None:
     bars = bars_every(timedelta(minutes=1), 5).with_columns(
-        Open=pl.Series([math.nan, None, 3.0, 4.0, 5.0]), Volume=pl.Series([1.0, math.nan, None, 2.0, 3.0])
+        Open=pl.Series([math.nan, None, 3.0, 4.0, 5.0]),
+        Volume=pl.Series([1.0, math.nan, None, 2.0, 3.0]),
     )
     assert resample(bars, "1h").row(0) == (datetime(2024, 1, 1), 3.0, 6.0, 0.5, 5.5, 6.0)
 
@@ -165,9 +175,14 @@ def test_a_single_bar_is_resampled_too() -> None:
 
 def test_two_bars_around_a_weekend_are_resampled_too() -> None:
     """They have no timeframe of their own, and a folder is resampled whole."""
-    friday, sunday = bars_every(timedelta(hours=50), 2, start=datetime(2024, 3, 1, 21, 59))["Datetime"]
+    friday, sunday = bars_every(timedelta(hours=50), 2, start=datetime(2024, 3, 1, 21, 59))[
+        "Datetime"
+    ]
     made = resample(bars_every(timedelta(hours=50), 2, start=friday), "4h")
-    assert made["Datetime"].to_list() == [datetime(2024, 3, 1, 20), sunday.replace(hour=20, minute=0)]
+    assert made["Datetime"].to_list() == [
+        datetime(2024, 3, 1, 20),
+        sunday.replace(hour=20, minute=0),
+    ]
 
 
 def test_finer_targets_are_refused() -> None:
@@ -182,7 +197,9 @@ def test_steps_that_do_not_divide_the_target_are_refused() -> None:
 
 def test_bars_that_straddle_a_bin_are_refused() -> None:
     off_clock = bars_every(timedelta(hours=1), 30, start=datetime(2024, 1, 1, 0, 30))
-    with pytest.raises(DataError, match=r"reaches over the edge[\s\S]*2024-01-01 03:30:00[\s\S]*--shift"):
+    with pytest.raises(
+        DataError, match=r"reaches over the edge[\s\S]*2024-01-01 03:30:00[\s\S]*--shift"
+    ):
         resample(off_clock, "4h")
 
 
@@ -225,8 +242,12 @@ def test_a_folder_becomes_a_folder_that_remembers_its_source(tmp_path: Path) -> 
     assert len(read_bars(out)["EURUSD"]) == 1
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:-40], lambda data: data.replace(b"Close", b"\x8close")])
-def test_a_bad_asset_leaves_nothing_behind(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-40], lambda data: data.replace(b"Close", b"\x8close")]
+)
+def test_a_bad_asset_leaves_nothing_behind(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
     source, out = tmp_path / "minutes", tmp_path / "hours"
     source.mkdir()
     write_symbol(source, "EURUSD", bars_every(timedelta(minutes=1), 150))

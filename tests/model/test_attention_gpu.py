@@ -1,4 +1,5 @@
-"""The GPU kernels against attention written out, with the very dropout decisions that the kernels take.
+"""The GPU kernels against attention written out, with the very dropout decisions that the kernels
+take.
 
 Without a GPU, `make check-kernels` runs the same kernels in Triton's interpreter.
 """
@@ -28,7 +29,9 @@ def written_out(qkv: torch.Tensor, kept: torch.Tensor, rate: float, window: int)
 
 
 def kept_weights(seed: int, batch: int, heads: int, length: int, rate: float) -> torch.Tensor:
-    """The dropout decisions of the kernels, written plainly: True where a weight is kept, (B, H, T, T)."""
+    """The dropout decisions of the kernels, written plainly: True where a weight is kept, (B, H, T,
+    T).
+    """
     full = 0xFFFFFFFF
     head = torch.arange(batch * heads)[:, None]
     key = (((head * length + torch.arange(length)) * 0x9E3779B1) & full) ^ seed
@@ -43,14 +46,18 @@ def kept_weights(seed: int, batch: int, heads: int, length: int, rate: float) ->
     return (mixed >= int(rate * 2**32)).view(batch, heads, length, length)
 
 
-@pytest.mark.parametrize(("heads", "size", "length"), [(4, 32, 512), (2, 32, 64), (6, 64, 192), (4, 64, 1024)])
+@pytest.mark.parametrize(
+    ("heads", "size", "length"), [(4, 32, 512), (2, 32, 64), (6, 64, 192), (4, 64, 1024)]
+)
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("window", [1024, 256, 100, 1])
 def test_values_and_gradients(heads: int, size: int, length: int, rate: float, window: int) -> None:
     from vaiom.model import attention_gpu
 
     torch.manual_seed(0)
-    qkv = torch.randn(2, length, 3, heads, size, device=DEVICE, dtype=torch.float16, requires_grad=True)
+    qkv = torch.randn(
+        2, length, 3, heads, size, device=DEVICE, dtype=torch.float16, requires_grad=True
+    )
     seed = torch.tensor([SEED], device=DEVICE, dtype=torch.int32)
     out, _ = attention_gpu._forward_op(qkv, seed, rate, window)
     gradient = torch.randn_like(out)

@@ -1,4 +1,6 @@
-"""The backbones against plain ones, position by position without blocks or kernels, and what training drops."""
+"""The backbones against plain ones, position by position without blocks or kernels, and what
+training drops.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,21 @@ def plain_decoder(model: Vaiom, h: Tensor) -> Tensor:
         h = h + backbone.positions[:length]
     for block in backbone.blocks:
         assert isinstance(block, Block)
-        q, k, v = (p.unflatten(-1, (heads, size)) for p in block.query_key_value(block.attention_norm(h)).chunk(3, -1))
+        q, k, v = (
+            p.unflatten(-1, (heads, size))
+            for p in block.query_key_value(block.attention_norm(h)).chunk(3, -1)
+        )
         if config.positions == "rotary":
-            q, k = (torch.stack([turned(part[:, at], at) for at in range(length)], dim=1) for part in (q, k))
+            q, k = (
+                torch.stack([turned(part[:, at], at) for at in range(length)], dim=1)
+                for part in (q, k)
+            )
         mixed = torch.empty_like(h)
         for at in range(length):
             seen = slice(max(0, at - config.window + 1), at + 1)
-            weights = (torch.einsum("bhe,bthe->bht", q[:, at], k[:, seen]) / math.sqrt(size)).softmax(dim=-1)
+            weights = (
+                torch.einsum("bhe,bthe->bht", q[:, at], k[:, seen]) / math.sqrt(size)
+            ).softmax(dim=-1)
             mixed[:, at] = torch.einsum("bht,bthe->bhe", weights, v[:, seen]).flatten(1)
         h = h + block.attention_out(mixed)
         h = h + block.feed_out(gelu(block.feed_in(block.feed_norm(h))))
@@ -57,7 +67,9 @@ def plain_decoder(model: Vaiom, h: Tensor) -> Tensor:
 def test_a_decoder_is_what_each_position_makes_of_those_it_sees(
     kind: str, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also in one product whose graph holds for any length, and beyond the rotations that are kept."""
+    """Also in one product whose graph holds for any length, and beyond the rotations that
+    are kept.
+    """
     if kind == "learned" and length > 32:
         return
     monkeypatch.setattr(decoder, "_TABLE_ROWS", 40)
@@ -67,14 +79,18 @@ def test_a_decoder_is_what_each_position_makes_of_those_it_sees(
         expected = plain_decoder(model, h)
         for _ in range(2):
             torch.testing.assert_close(model.backbone(h), expected, atol=2e-5, rtol=0)
-            torch.testing.assert_close(model.backbone(h, last_only=True), expected[:, -1:], atol=2e-5, rtol=0)
+            torch.testing.assert_close(
+                model.backbone(h, last_only=True), expected[:, -1:], atol=2e-5, rtol=0
+            )
             assert isinstance(model.backbone, decoder.Decoder)
             model.backbone.accept_any_length()
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "gru"])
 def test_dropout_that_drops_nothing_changes_nothing(kind: str) -> None:
-    """At such a rate no draw is small enough: training goes through its own operations to the same answer."""
+    """At such a rate no draw is small enough: training goes through its own operations to the same
+    answer.
+    """
     model = tiny_model(dropout=1e-9, **KINDS.get(kind, {"backbone": "gru"}))
     h = torch.randn(2, 32, 16)
     trained = model.train().backbone(h)
@@ -112,7 +128,9 @@ def test_what_is_kept_is_scaled_up(rate: float) -> None:
 
 
 def test_hashed_choices_are_those_of_a_plain_hash() -> None:
-    """With numbers that wrap at 32 bits, as those of a GPU do; seeds and neighbours make no difference to the share."""
+    """With numbers that wrap at 32 bits, as those of a GPU do; seeds and neighbours make no
+    difference to the share.
+    """
 
     def signed(value: int) -> int:
         return (value + 2**31) % 2**32 - 2**31
@@ -168,7 +186,10 @@ def test_windows_lose_their_asset_or_the_other_assets_in_training(what: str) -> 
     with torch.no_grad():
         known, hidden = model.eval().encoder(x, meta), model.encoder(hidden_x, hidden_meta)
         made = model.train().encoder(x.expand(600, -1, -1), meta.expand(600, -1))
-    shares = [torch.isclose(made, each, atol=1e-5).all(dim=(1, 2)).float().mean().item() for each in (known, hidden)]
+    shares = [
+        torch.isclose(made, each, atol=1e-5).all(dim=(1, 2)).float().mean().item()
+        for each in (known, hidden)
+    ]
     assert shares == pytest.approx([0.7, 0.3], abs=0.06)
     assert sum(shares) == pytest.approx(1)
 
@@ -187,4 +208,6 @@ def test_all_positions_unless_the_last_is_asked_for() -> None:
     x, meta = events(model, 2, 6)
     assert model.hidden(x, meta).shape == (2, 6, 16)
     assert model(x, meta)["return"].shape == (2, 6, 64)
-    torch.testing.assert_close(model(x, meta, last_only=True)["return"], model(x, meta)["return"][:, -1:])
+    torch.testing.assert_close(
+        model(x, meta, last_only=True)["return"], model(x, meta)["return"][:, -1:]
+    )

@@ -1,4 +1,6 @@
-"""A checkpoint tells everything about itself, comes back to the bit, and is refused when anything about it is wrong."""
+"""A checkpoint tells everything about itself, comes back to the bit, and is refused when anything
+about it is wrong.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from safetensors.torch import load_file, save, save_file
 from small_models import TINY, events
 
 from vaiom.codec import to_json
+from vaiom.corpus.splits import SplitConfig
+from vaiom.corpus.tokenizer import Tokenizer, fit_shape
 from vaiom.errors import CheckpointError
-from vaiom.events.fit import Tokenizer, fit_shape
-from vaiom.events.splits import SplitConfig
 from vaiom.files import canonical_json, sha256_of
 from vaiom.model.checkpoint import Provenance, load_checkpoint, load_model, save_checkpoint
 from vaiom.model.config import ModelConfig
@@ -64,7 +66,9 @@ def header_of(path: Path) -> dict[str, object]:
     """Read as a stranger would: eight bytes of length, JSON, tensors."""
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
-    header: dict[str, object] = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["vaiom"])
+    header: dict[str, object] = json.loads(
+        json.loads(data[8 : 8 + length])["__metadata__"]["vaiom"]
+    )
     return header
 
 
@@ -179,7 +183,9 @@ def rewritten(saved: Path, path: Path, **changes: object) -> Path:
     """The same file with another header, hashed again: damage that no checksum can see."""
     header = {**header_of(saved), **changes}
     text = canonical_json(header)
-    path.write_bytes(save(load_file(saved), {"vaiom": text.decode(), "vaiom_sha256": sha256_of(text)}))
+    path.write_bytes(
+        save(load_file(saved), {"vaiom": text.decode(), "vaiom_sha256": sha256_of(text)})
+    )
     return path
 
 
@@ -195,7 +201,9 @@ def rewritten(saved: Path, path: Path, **changes: object) -> Path:
         ({"tokenizer": {"version": 9}}, "tokenizer of another version"),
     ],
 )
-def test_another_schema_is_refused(saved: Path, tmp_path: Path, changes: dict[str, object], message: str) -> None:
+def test_another_schema_is_refused(
+    saved: Path, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
     with pytest.raises(CheckpointError, match=message) as caught:
         load_checkpoint(rewritten(saved, tmp_path / "model.safetensors", **changes))
     assert caught.value.fix
@@ -210,10 +218,18 @@ def test_a_model_is_loaded_from_its_file_or_its_run(saved: Path, tmp_path: Path)
 
 
 def test_a_card_says_how_other_bars_are_prepared_for_the_model(saved: Path, tmp_path: Path) -> None:
-    provenance = {**to_json(PROVENANCE), "splits": SplitConfig().to_json(), "train": {"average": 0.9}}
+    provenance = {
+        **to_json(PROVENANCE),
+        "splits": SplitConfig().to_json(),
+        "train": {"average": 0.9},
+    }
     card = load_checkpoint(rewritten(saved, tmp_path / "model.safetensors", provenance=provenance))
     assert card.provenance.train == {"ema_decay": 0.9}
-    assert card.corpus_options() == {"like": card.tokenizer, "timeframe": "1h", "splits": SplitConfig()}
+    assert card.corpus_options() == {
+        "like": card.tokenizer,
+        "timeframe": "1h",
+        "splits": SplitConfig(),
+    }
 
 
 def test_tensors_begin_at_a_multiple_of_eight_bytes(saved: Path) -> None:
@@ -229,7 +245,9 @@ def test_a_rewritten_header_alone_is_not_an_error(saved: Path, tmp_path: Path) -
     load_checkpoint(rewritten(saved, tmp_path / "model.safetensors"))
 
 
-def test_saving_leaves_a_whole_file_or_none(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saving_leaves_a_whole_file_or_none(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(self: Path, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 

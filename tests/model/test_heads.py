@@ -25,7 +25,10 @@ finite = st.floats(-60, 60, width=32)
 def test_moms_equals_the_explicit_mixture(data: st.DataObject, states: int) -> None:
     state = data.draw(st_numpy.arrays(np.float32, states, elements=finite))
     components = data.draw(st_numpy.arrays(np.float32, (states, 16), elements=finite))
-    logits = {"state": torch.from_numpy(state)[None], "return": torch.from_numpy(components).reshape(1, -1)}
+    logits = {
+        "state": torch.from_numpy(state)[None],
+        "return": torch.from_numpy(components).reshape(1, -1),
+    }
     probs = return_log_probs(logits)[0].double().exp().numpy()
     np.testing.assert_allclose(probs, mixture(state.tolist(), components.tolist()), atol=1e-6)
     assert probs.sum() == pytest.approx(1.0, abs=1e-5)
@@ -60,7 +63,11 @@ SUBSETS = [subset for size in range(4) for subset in itertools.combinations(AUXI
 def test_each_auxiliary_has_its_head_or_has_not(auxiliaries: tuple[str, ...]) -> None:
     model = tiny_model(auxiliaries=auxiliaries)
     widths = {name: values.shape[-1] for name, values in model(*events(model, 1, 3)).items()}
-    sizes = {"gap": VOCABULARY["gap_bucket"] - 1, "vol_regime": VOCABULARY["vol_regime"] - 1, "ordinal": 15}
+    sizes = {
+        "gap": VOCABULARY["gap_bucket"] - 1,
+        "vol_regime": VOCABULARY["vol_regime"] - 1,
+        "ordinal": 15,
+    }
     assert widths == {"state": 4, "return": 64, **{name: sizes[name] for name in auxiliaries}}
 
 
@@ -76,7 +83,9 @@ def test_hybrid_encoder_is_the_concatenation_of_the_paper() -> None:
     encoder: Any = model.encoder
     x, meta = events(model, 3, 5)
     continuous = torch.nn.functional.gelu(encoder.continuous(x.clamp(-32, 32)))
-    embedded = torch.cat([table(meta[:, i]) for i, table in enumerate(encoder.embeddings.values())], dim=-1)
+    embedded = torch.cat(
+        [table(meta[:, i]) for i, table in enumerate(encoder.embeddings.values())], dim=-1
+    )
     joined = torch.cat([continuous, embedded[:, None].expand(-1, 5, -1)], dim=-1)
     expected = encoder.second(torch.nn.functional.gelu(encoder.first(joined)))
     torch.testing.assert_close(encoder(x, meta), expected, atol=1e-6, rtol=1e-5)

@@ -1,4 +1,6 @@
-"""The objective against loops: global means, masks, skipped terms, scopes, micro-batches that run together."""
+"""The objective against loops: global means, masks, skipped terms, scopes, micro-batches that run
+together.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def arrays(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
     auxiliaries=st.sets(st.sampled_from(AUXILIARIES)),
     invalid=st.sampled_from([0.0, 0.3, 0.8]),
 )
-def test_one_micro_batch_equals_the_loops(seed: int, head: str, auxiliaries: set[str], invalid: float) -> None:
+def test_one_micro_batch_equals_the_loops(
+    seed: int, head: str, auxiliaries: set[str], invalid: float
+) -> None:
     model = tiny_model(seed, return_head=head, auxiliaries=tuple(sorted(auxiliaries)))
     logits = model(*events(model, 3, 6, seed))
     targets = random_targets(3, 6, seed, invalid)
@@ -89,7 +93,9 @@ def test_masked_positions_have_no_say() -> None:
         assert values.grad is not None
         assert not values.grad[invalid].any()
         assert values.grad[~invalid].any()
-    moved = {name: torch.where(invalid[..., None], values + 9, values) for name, values in logits.items()}
+    moved = {
+        name: torch.where(invalid[..., None], values + 9, values) for name, values in logits.items()
+    }
     assert objective(moved, targets, WEIGHTS)[0].item() == before.item()
 
 
@@ -131,9 +137,13 @@ def test_a_switch_adds_its_own_weighted_term_and_nothing_else(auxiliary: str) ->
     logits = dict(model(*events(model, 2, 6)))
     targets = random_targets(2, 6)
     on, terms = objective(logits, targets, WEIGHTS)
-    off, rest = objective({name: v for name, v in logits.items() if name != auxiliary}, targets, WEIGHTS)
+    off, rest = objective(
+        {name: v for name, v in logits.items() if name != auxiliary}, targets, WEIGHTS
+    )
     assert set(terms) - set(rest) == {auxiliary}
-    assert (on - off).item() == pytest.approx(WEIGHTS[auxiliary] * terms[auxiliary].item(), rel=1e-3)
+    assert (on - off).item() == pytest.approx(
+        WEIGHTS[auxiliary] * terms[auxiliary].item(), rel=1e-3
+    )
     assert terms[auxiliary].item() > 0
 
 
@@ -142,12 +152,16 @@ def test_ordinal_labels_are_the_thresholds_below_the_bucket(bucket: int) -> None
     target = {"return": torch.tensor([[bucket]], dtype=torch.uint8)}
     # Logits that are sure of the labels cost nothing; sure of any other labels they cost a lot.
     signs = torch.tensor(ordinal_labels(bucket, 15)) * 2.0 - 1.0
-    sure = position_losses({"return": torch.zeros(1, 1, 16), "ordinal": 50 * signs[None, None]}, target)
+    sure = position_losses(
+        {"return": torch.zeros(1, 1, 16), "ordinal": 50 * signs[None, None]}, target
+    )
     assert sure["ordinal"].item() < 1e-6
     for threshold in range(15):
         wrong = signs.clone()
         wrong[threshold] *= -1
-        loss = position_losses({"return": torch.zeros(1, 1, 16), "ordinal": 50 * wrong[None, None]}, target)
+        loss = position_losses(
+            {"return": torch.zeros(1, 1, 16), "ordinal": 50 * wrong[None, None]}, target
+        )
         assert loss["ordinal"].item() == pytest.approx(50 / 15)
 
 

@@ -1,4 +1,6 @@
-"""Position s knows nothing of what comes after it: every branch, every head, both attention paths."""
+"""Position s knows nothing of what comes after it: every branch, every head, both
+attention paths.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
 @pytest.mark.parametrize("backbone", CHOICES["backbone"])
 @pytest.mark.parametrize("head", CHOICES["return_head"])
 @pytest.mark.parametrize("input_", CHOICES["input"])
-def test_logits_up_to_s_do_not_move_when_the_future_does(input_: str, head: str, backbone: str, blocks: bool) -> None:
+def test_logits_up_to_s_do_not_move_when_the_future_does(
+    input_: str, head: str, backbone: str, blocks: bool
+) -> None:
     model = tiny_model(input=input_, return_head=head, backbone=backbone, dropout=0.2)
     model.train(blocks)  # with dropout a CPU attends in blocks
     x, meta = events(model, 2, LENGTH)
@@ -48,7 +52,9 @@ def test_logits_up_to_s_do_not_move_when_the_future_does(input_: str, head: str,
 MODERN = {"positions": "rotary", "stochastic_depth": 0.3}
 
 
-@pytest.mark.parametrize("changes", [{name: value} for name, value in MODERN.items()] + [MODERN], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{name: value} for name, value in MODERN.items()] + [MODERN], ids=str
+)
 def test_every_addition_keeps_to_the_past(changes: dict[str, object], blocks: bool) -> None:
     model = tiny_model(dropout=0.2, **changes).train(blocks)
     x, meta = events(model, 2, LENGTH)
@@ -104,7 +110,9 @@ def test_gradients_of_a_position_reach_its_past_and_only_that(train: bool) -> No
 @pytest.mark.parametrize("backbone", CHOICES["backbone"])
 @pytest.mark.parametrize("input_", CHOICES["input"])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_the_last_position_alone_equals_the_full_pass(input_: str, layers: int, backbone: str) -> None:
+def test_the_last_position_alone_equals_the_full_pass(
+    input_: str, layers: int, backbone: str
+) -> None:
     model = tiny_model(input=input_, num_layers=layers, backbone=backbone).eval()
     for length in (1, 7, 32):
         x, meta = events(model, 3, length)
@@ -121,7 +129,9 @@ def test_attention_in_blocks_equals_the_fused_one(length: int) -> None:
     qkv = torch.randn(2, length, 3, 2, 8)
     fused = decoder.causal_attention(qkv, 0.0, 512)
     # So small a rate drops nothing here, but leaves the fused path.
-    torch.testing.assert_close(decoder.causal_attention(qkv, 1e-12, 512), fused, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        decoder.causal_attention(qkv, 1e-12, 512), fused, atol=1e-5, rtol=1e-5
+    )
 
 
 def test_attention_in_blocks_drops_at_its_rate_and_keeps_the_mean() -> None:

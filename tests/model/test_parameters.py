@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from small_models import VOCABULARY, tiny_model
 
-from vaiom.events.fields import CONT_FIELDS, DISC_FIELDS, META_FIELDS
+from vaiom.features.fields import CONT_FIELDS, DISC_FIELDS, META_FIELDS
 from vaiom.model.config import (
     HASHED_DEFAULTS,
     PAPER_VOCABULARY,
@@ -34,7 +34,10 @@ def test_counts_of_the_specification(input_: str, rung: str, count: int) -> None
 
 
 def test_independent_head() -> None:
-    assert count_parameters(ModelConfig(input="cont", return_head="independent"), PAPER_VOCABULARY) == 885_170
+    assert (
+        count_parameters(ModelConfig(input="cont", return_head="independent"), PAPER_VOCABULARY)
+        == 885_170
+    )
 
 
 def test_the_gap_head_follows_the_corpus() -> None:
@@ -67,8 +70,14 @@ def test_counting_agrees_with_a_model_that_is_there() -> None:
         ({"num_states": 0}, "num_states"),
         ({"positions": "rotary", "num_heads": 128}, "even width"),
         ({"attention_window": 8}, "needs rotary positions"),
-        ({"attention_window": 8, "positions": "rotary", "backbone": "gru"}, "needs backbone=decoder"),
-        ({"positions": "rotary", "attention_window": 130}, "context of 512 is less than the 517 rows"),
+        (
+            {"attention_window": 8, "positions": "rotary", "backbone": "gru"},
+            "needs backbone=decoder",
+        ),
+        (
+            {"positions": "rotary", "attention_window": 130},
+            "context of 512 is less than the 517 rows",
+        ),
         ({"input": "cont", "asset_dropout": 0.1}, "asset_dropout needs input=hybrid"),
         ({"input": "disc", "cross_dropout": 0.1}, "cross_dropout needs input=hybrid"),
         ({"fields": ("hour",)}, "fields must be among ret_z"),
@@ -88,7 +97,11 @@ def test_what_a_model_reads() -> None:
         ("hybrid", CONT_FIELDS, len(CONT_FIELDS), META_FIELDS),
     ):
         config = ModelConfig(input=input_)  # type: ignore[arg-type]
-        assert (config.input_fields, config.num_continuous, config.embedded) == (fields, continuous, embedded)
+        assert (config.input_fields, config.num_continuous, config.embedded) == (
+            fields,
+            continuous,
+            embedded,
+        )
     config = ModelConfig(fields=("log_wait", "ret_z"))
     assert (config.input_fields, config.num_continuous) == (("log_wait", "ret_z"), 2)
 
@@ -107,15 +120,37 @@ def test_what_a_model_sees(
     context: int, attention_window: int, window: int, receptive_field: int, history: int
 ) -> None:
     config = ModelConfig(context=context, attention_window=attention_window, positions="rotary")
-    assert (config.window, config.receptive_field, config.history) == (window, receptive_field, history)
+    assert (config.window, config.receptive_field, config.history) == (
+        window,
+        receptive_field,
+        history,
+    )
 
 
 def test_settings_of_version_0_1_under_their_names_of_today_and_back() -> None:
-    old = {"average": 0.9, "drop_layer": 0.1, "norm": "layer", "normed_keys": False, "drop_field": 0.0, "width": 3}
+    old = {
+        "average": 0.9,
+        "drop_layer": 0.1,
+        "norm": "layer",
+        "normed_keys": False,
+        "drop_field": 0.0,
+        "width": 3,
+    }
     assert upgrade_settings(old) == {"ema_decay": 0.9, "stochastic_depth": 0.1, "width": 3}
-    for removed in ({"norm": "rms"}, {"feed_forward": "swiglu"}, {"normed_keys": True}, {"drop_field": 0.1}):
+    for removed in (
+        {"norm": "rms"},
+        {"feed_forward": "swiglu"},
+        {"normed_keys": True},
+        {"drop_field": 0.1},
+    ):
         with pytest.raises(ValueError, match="can only be"):
             upgrade_settings(removed)
-    new = {"ema_decay": 0.9, "attention_window": 0, "asset_dropout": 0.1, "teachers": 0, "teacher_share": 0.0}
+    new = {
+        "ema_decay": 0.9,
+        "attention_window": 0,
+        "asset_dropout": 0.1,
+        "teachers": 0,
+        "teacher_share": 0.0,
+    }
     assert spell_as_hashed(new) == {"average": 0.9, "asset_dropout": 0.1}
     assert HASHED_DEFAULTS == {"norm": "layer", "feed_forward": "gelu", "normed_keys": False}

@@ -1,4 +1,6 @@
-"""Row by row is the network's own answer: from the first row on, past many windows, at the ten-millionth row."""
+"""Row by row is the network's own answer: from the first row on, past many windows, at the
+ten-millionth row.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,17 @@ import pytest
 import torch
 from small_models import events, tiny_model
 
-from vaiom.model import row_step
-from vaiom.model.row_step import RowMemory, RowStep, erf
+from vaiom.model import incremental as row_step
+from vaiom.model.incremental import RowMemory, RowStep, erf
 from vaiom.model.vaiom import Vaiom
 
 WINDOW, LENGTH = 8, 70
-BRANCHES = [{"input": "hybrid"}, {"input": "cont"}, {"input": "disc"}, {"return_head": "independent"}]
+BRANCHES = [
+    {"input": "hybrid"},
+    {"input": "cont"},
+    {"input": "disc"},
+    {"return_head": "independent"},
+]
 
 
 def windowed_model(**changes: object) -> Vaiom:
@@ -33,15 +40,22 @@ def answers(model: Vaiom, x: torch.Tensor, meta: torch.Tensor) -> np.ndarray:
     """(T, 16) of each beginning of a window, by the network alone."""
     with torch.no_grad():
         return np.stack(
-            [model.log_probs(x[:, :stop], meta)[0].double().exp().numpy() for stop in range(1, x.shape[1] + 1)]
+            [
+                model.log_probs(x[:, :stop], meta)[0].double().exp().numpy()
+                for stop in range(1, x.shape[1] + 1)
+            ]
         )
 
 
-def walk(step: RowStep, memory: RowMemory | None, rows: np.ndarray, meta: np.ndarray) -> list[RowMemory]:
+def walk(
+    step: RowStep, memory: RowMemory | None, rows: np.ndarray, meta: np.ndarray
+) -> list[RowMemory]:
     memories: list[RowMemory] = []
     sizes, at = cycle([1, 1, 2, 3, 4, 5]), 0
     while at < len(rows):
-        memories += step.step(memories[-1] if memories else memory, rows[at : at + (size := next(sizes))], meta)
+        memories += step.step(
+            memories[-1] if memories else memory, rows[at : at + (size := next(sizes))], meta
+        )
         at += size
     return memories
 
@@ -60,12 +74,16 @@ def test_every_row_from_the_first_on(changes: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("most_rows", [5, 64])
-def test_a_walk_goes_through_any_number_of_rows(most_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_walk_goes_through_any_number_of_rows(
+    most_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(row_step, "MOST_ROWS", most_rows)
     model = windowed_model()
     x, meta = events(model, 1, LENGTH)
     memories = list(RowStep.of(model).walk(x[0].numpy(), meta[0].numpy(), 1_000))
-    np.testing.assert_allclose([each.probs for each in memories], answers(model, x, meta), atol=1e-5, rtol=0)
+    np.testing.assert_allclose(
+        [each.probs for each in memories], answers(model, x, meta), atol=1e-5, rtol=0
+    )
     assert [each.position for each in memories] == [*range(1_001, 1_001 + LENGTH)]
     [first] = RowStep.of(model).walk(x[0, :1].numpy(), meta[0].numpy())
     assert (first.position, first.end) == (1, 1)
@@ -114,11 +132,15 @@ def test_a_window_of_a_receptive_field_is_enough() -> None:
     expected, step = answers(model, x, meta), RowStep.of(model)
     memory = step.begin(rows[10 : 10 + model.config.receptive_field], asset)
     later = walk(step, memory, rows[10 + model.config.receptive_field :], asset)
-    np.testing.assert_allclose([each.probs for each in later], expected[10 + model.config.receptive_field :], atol=1e-6)
+    np.testing.assert_allclose(
+        [each.probs for each in later], expected[10 + model.config.receptive_field :], atol=1e-6
+    )
 
 
 def test_the_last_row_may_come_again_in_another_form() -> None:
-    """Whoever went on from the first form is told; the rows before it, and what follows the second, are right."""
+    """Whoever went on from the first form is told; the rows before it, and what follows the second,
+    are right.
+    """
     model = windowed_model()
     x, meta = events(model, 1, LENGTH)
     other, _ = events(model, 1, LENGTH, seed=1)
@@ -152,7 +174,10 @@ def test_rows_of_several_assets_are_those_of_each_alone() -> None:
     memories.append(walk(step, None, rows[3, :50], assets[3])[-1])
     for sizes in ((1, 3, 2, 1), (4, 1, 1, 2)):
         at = [each.position if each else 0 for each in memories]
-        more = [(memories[one], rows[one, at[one] : at[one] + sizes[one]], assets[one]) for one in range(4)]
+        more = [
+            (memories[one], rows[one, at[one] : at[one] + sizes[one]], assets[one])
+            for one in range(4)
+        ]
         made = step.step_all(more)
         for one, after in enumerate(made):
             assert len(after) == sizes[one]

@@ -1,7 +1,8 @@
-"""The figures of an evaluation that are functions of its events, computed once more by the plainest code for each.
+"""The figures of an evaluation that are functions of its events, computed once more by the plainest
+code for each.
 
-Enters: scored events. Leaves: values as the evaluation file spells them. One event, one block, one replicate after
-another; no code is shared with the room that wrote the file.
+Enters: scored events. Leaves: values as the evaluation file spells them. One event, one block, one
+replicate after another; no code is shared with the room that wrote the file.
 Paper: Methods, "Paired Test Uncertainty"; Results, main Test table.
 """
 
@@ -18,7 +19,11 @@ from vaiom.evaluation.scores import MODEL, ScoredEvents
 
 REPLICATES, SEED, SHARES = 10_000, 17, (0.025, 0.975)
 SET_REPLICATES, SET_SIZE = 1_000, 0.10
-TAILS = {"negative": (1, 2, 3, 4), "positive": (13, 14, 15, 16), "both": (1, 2, 3, 4, 13, 14, 15, 16)}
+TAILS = {
+    "negative": (1, 2, 3, 4),
+    "positive": (13, 14, 15, 16),
+    "both": (1, 2, 3, 4, 13, 14, 15, 16),
+}
 NUM_BUCKETS = 16
 
 Floats = npt.NDArray[np.float64]
@@ -72,7 +77,10 @@ def against(events: ScoredEvents) -> list[Figures]:
                     "asset_months": bootstrap(blocks_of(gains, months_of(events), events.symbols)),
                     "months": bootstrap(blocks_of(gains, months_of(events))),
                     "tails": {
-                        side: {"num_events": len(part), "gain_bits": mean(part) if len(part) else None}
+                        side: {
+                            "num_events": len(part),
+                            "gain_bits": mean(part) if len(part) else None,
+                        }
                         for side, part in tails.items()
                     },
                 },
@@ -83,7 +91,9 @@ def against(events: ScoredEvents) -> list[Figures]:
 
 
 def blocks_of(gains: Floats, *labels: Sequence[Any] | npt.NDArray[Any]) -> Blocks:
-    """Gains by what labels them: months first, then symbols, because the draws number the blocks so."""
+    """Gains by what labels them: months first, then symbols, because the draws number the blocks
+    so.
+    """
     blocks = Blocks()
     for gain, *key in zip(gains, *labels, strict=True):
         blocks.setdefault(tuple(key), []).append(gain)
@@ -91,7 +101,9 @@ def blocks_of(gains: Floats, *labels: Sequence[Any] | npt.NDArray[Any]) -> Block
 
 
 def bootstrap(blocks: Blocks) -> Figures:
-    """One replicate after another: draw as many blocks as there are, add up their gains and their events."""
+    """One replicate after another: draw as many blocks as there are, add up their gains and their
+    events.
+    """
     sums = np.array([math.fsum(gains) for gains in blocks.values()])
     sizes = np.array([len(gains) for gains in blocks.values()], np.float64)
     wins = int((sums > 0).sum())
@@ -135,10 +147,14 @@ def _by_time(losses: Floats, times: npt.NDArray[np.datetime64]) -> list[float]:
 
 
 def confidence_set(events: ScoredEvents) -> Figures:
-    """The model confidence set: the worst model leaves until one is left, each with the largest p-value so far."""
+    """The model confidence set: the worst model leaves until one is left, each with the largest
+    p-value so far.
+    """
     series = {name: _by_time(losses, events.target_times) for name, losses in events.bits.items()}
     # Models with the same losses stand or fall together: the first of them is tested for all.
-    stands_for = {name: next(first for first in series if series[first] == series[name]) for name in series}
+    stands_for = {
+        name: next(first for first in series if series[first] == series[name]) for name in series
+    }
     names = list(dict.fromkeys(stands_for.values()))
     losses = np.array([series[name] for name in names])
     count = losses.shape[1]
@@ -146,7 +162,10 @@ def confidence_set(events: ScoredEvents) -> Figures:
     level = losses.mean(axis=1)
     rng = np.random.default_rng(SEED)
     drawn = np.array(
-        [(losses - level[:, None])[:, _stretches(count, block_size, rng)].mean(axis=1) for _ in range(SET_REPLICATES)]
+        [
+            (losses - level[:, None])[:, _stretches(count, block_size, rng)].mean(axis=1)
+            for _ in range(SET_REPLICATES)
+        ]
     )
     left, so_far, p_values = list(range(len(names))), 0.0, dict[str, float]()
     while len(left) > 1:
@@ -167,12 +186,17 @@ def confidence_set(events: ScoredEvents) -> Figures:
 
 
 def _stretches(count: int, block_size: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """A stationary bootstrap of positions: each follows the one before, or with some probability begins anew."""
+    """A stationary bootstrap of positions: each follows the one before, or with some probability
+    begins anew.
+    """
     anywhere, chance = rng.integers(count, size=count), rng.random(count)
     begins = np.flatnonzero((chance <= 1 / block_size) | (np.arange(count) == 0))
     lengths = np.diff([*begins, count])
     return np.concatenate(
-        [(anywhere[begin] + np.arange(length)) % count for begin, length in zip(begins, lengths, strict=True)]
+        [
+            (anywhere[begin] + np.arange(length)) % count
+            for begin, length in zip(begins, lengths, strict=True)
+        ]
     )
 
 
@@ -185,13 +209,16 @@ def seeds(events: ScoredEvents, runs: Mapping[str, Floats]) -> dict[str, Figures
         gain = mean(events.bits[name] - average)
         own = {run: mean(bits) for run, bits in runs.items()}
         spread = math.fsum((each - mean(list(own.values()))) ** 2 for each in own.values())
-        squares = math.fsum(math.fsum(each - gain for each in block) ** 2 for block in blocks.values())
+        squares = math.fsum(
+            math.fsum(each - gain for each in block) ** 2 for block in blocks.values()
+        )
         out[name] = {
             "bits": own,
             "mean_bits": mean(list(own.values())),
             "seed_sd_bits": math.sqrt(spread / (len(own) - 1)),
             "mean_gain_bits": gain,
-            "sampling_error_bits": math.sqrt(len(blocks) / (len(blocks) - 1) * squares) / len(events),
+            "sampling_error_bits": math.sqrt(len(blocks) / (len(blocks) - 1) * squares)
+            / len(events),
             "seeds_that_win": sum(each < mean(events.bits[name]) for each in own.values()),
             "average": bootstrap(blocks),
         }
@@ -215,7 +242,10 @@ def observed_shares(events: ScoredEvents) -> Figures:
 
     return {
         "buckets": [{"outcome": str(k), "observed": came(k)} for k in range(1, NUM_BUCKETS + 1)],
-        "cumulative": [{"outcome": f"<= {k}", "observed": came(*range(1, k + 1))} for k in range(1, NUM_BUCKETS)],
+        "cumulative": [
+            {"outcome": f"<= {k}", "observed": came(*range(1, k + 1))}
+            for k in range(1, NUM_BUCKETS)
+        ],
         "tails": [{"outcome": side, "observed": came(*buckets)} for side, buckets in TAILS.items()],
     }
 

@@ -6,7 +6,9 @@ import math
 
 
 def ewma_loop(values: list[float], span: int) -> list[float]:
-    """Across a missing value the old weight keeps decaying; the next value is mixed with weights renormalised."""
+    """Across a missing value the old weight keeps decaying; the next value is mixed with weights
+    renormalised.
+    """
     alpha = 2 / (span + 1)
     mean, weight, out = math.nan, 1.0, []
     for value in values:

@@ -1,4 +1,6 @@
-"""The extra fields once more, as slowly and as plainly as they are defined; nothing is shared with the product."""
+"""The extra fields once more, as slowly and as plainly as they are defined; nothing is shared with
+the product.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ def own_fields(bars: pd.DataFrame, step: pd.Timedelta) -> pd.DataFrame:
     ret = log_ret.where(~missing & (log_ret != 0) & (log_ret.abs() <= 1))
 
     believed = (bars["Low"] > 0) & (bars["High"] >= bars["Open"]) & (bars["High"] >= bars["Close"])
-    believed &= (bars["Low"] <= bars["Open"]) & (bars["Low"] <= bars["Close"]) & (bars["High"] / bars["Low"] <= math.e)
+    believed &= (
+        (bars["Low"] <= bars["Open"])
+        & (bars["Low"] <= bars["Close"])
+        & (bars["High"] / bars["Low"] <= math.e)
+    )
     span = np.log(bars["High"].where(believed) / bars["Low"])
     middle = (bars["High"] + bars["Low"]) / 2
     half = (bars["High"] - bars["Low"]).where(believed) / 2
@@ -35,7 +41,9 @@ def own_fields(bars: pd.DataFrame, step: pd.Timedelta) -> pd.DataFrame:
         "range": (variance / range120.shift()).clip(upper=25),
         "volume": (volume / volume120.shift()).clip(upper=25),
     }
-    own, coming = zip(*(_slots(bars["Datetime"], ratio, step) for ratio in ratios.values()), strict=True)
+    own, coming = zip(
+        *(_slots(bars["Datetime"], ratio, step) for ratio in ratios.values()), strict=True
+    )
     own_of, coming_of = dict(zip(ratios, own, strict=True)), dict(zip(ratios, coming, strict=True))
     log_sigma20 = np.log(sigma20)
     fields = {
@@ -60,12 +68,21 @@ def cross_fields(assets: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     for symbol, frame in assets.items():
         rows = []
         for stamp in frame.index:
-            others = {name: rows_of[stamp] for name, rows_of in good.items() if name != symbol and stamp in rows_of}
+            others = {
+                name: rows_of[stamp]
+                for name, rows_of in good.items()
+                if name != symbol and stamp in rows_of
+            }
             moves = {name: max(-10.0, min(10.0, row["ret_z"])) for name, row in others.items()}
             dollar = [moves[name] for name in moves if name.startswith("USD")]
             dollar += [-moves[name] for name in moves if name.endswith("USD")]
             wildness = [row["relative_log_vol"] for row in others.values()]
-            rows.append([_average(values) for values in ([abs(move) for move in moves.values()], dollar, wildness)])
+            rows.append(
+                [
+                    _average(values)
+                    for values in ([abs(move) for move in moves.values()], dollar, wildness)
+                ]
+            )
         made[symbol] = pd.DataFrame(
             rows, index=frame.index, columns=["cross_abs", "usd_factor", "cross_vol"], dtype=float
         )
@@ -73,7 +90,9 @@ def cross_fields(assets: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def _slots(stamps: pd.Series, values: pd.Series, step: pd.Timedelta) -> tuple[pd.Series, pd.Series]:
-    """Row by row: the mean of the own slot before the row, and of the next slot that was fed lately."""
+    """Row by row: the mean of the own slot before the row, and of the next slot that was fed
+    lately.
+    """
     num_slots = WEEK // step
     alpha = 2 / 53
     weighted = dict.fromkeys(range(num_slots), 0.0)

@@ -1,7 +1,8 @@
 """Calibration and risk backtests once more, from probabilities, by the plainest code for each.
 
-Enters: probabilities of a split's events, the buckets and returns that came, groups. Leaves: values as the evaluation
-file spells them. One event after another; no code is shared with the room that wrote the file.
+Enters: probabilities of a split's events, the buckets and returns that came, groups. Leaves: values
+as the evaluation file spells them. One event after another; no code is shared with the room that
+wrote the file.
 Paper: reports neither; both are additions.
 """
 
@@ -32,7 +33,9 @@ class Forecasts:
     """Clipped and normalised."""
     buckets: list[int]
     z_next: list[float]
-    """Returns over the scale that divides them, which changes no figure here: both sides of each test have it."""
+    """Returns over the scale that divides them, which changes no figure here: both sides of each
+    test have it.
+    """
     symbols: list[str]
 
     def chosen(self, rows: Sequence[int]) -> Forecasts:
@@ -46,14 +49,18 @@ class Forecasts:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Knots in scales, eight pieces of equal mass a bucket; scale and shape of the Pareto tail beyond each end."""
+    """Knots in scales, eight pieces of equal mass a bucket; scale and shape of the Pareto tail
+    beyond each end.
+    """
 
     knots: list[float]
     lower: tuple[float, float]
     upper: tuple[float, float]
 
     def mirrored(self) -> Shape:
-        return Shape(knots=[-knot for knot in reversed(self.knots)], lower=self.upper, upper=self.lower)
+        return Shape(
+            knots=[-knot for knot in reversed(self.knots)], lower=self.upper, upper=self.lower
+        )
 
 
 def clipped(probs: Sequence[float]) -> list[float]:
@@ -62,7 +69,9 @@ def clipped(probs: Sequence[float]) -> list[float]:
     return shares
 
 
-def forecast_figures(forecasts: Forecasts, shape: Shape, groups: Mapping[str, Sequence[Any]]) -> Figures:
+def forecast_figures(
+    forecasts: Forecasts, shape: Shape, groups: Mapping[str, Sequence[Any]]
+) -> Figures:
     """Overall and by each kind of group."""
     parts = {
         name: {str(label): forecasts.chosen(rows) for label, rows in positions(labels).items()}
@@ -71,11 +80,14 @@ def forecast_figures(forecasts: Forecasts, shape: Shape, groups: Mapping[str, Se
     return {
         "calibration": _calibration(forecasts, shape),
         "calibration_by": {
-            name: [_scores(label, part, shape) for label, part in inside.items()] for name, inside in parts.items()
+            name: [_scores(label, part, shape) for label, part in inside.items()]
+            for name, inside in parts.items()
         },
         "backtests": _tail_tests("all", forecasts, shape),
         "backtests_by": {
-            name: [test for label, part in inside.items() for test in _tail_tests(label, part, shape)]
+            name: [
+                test for label, part in inside.items() for test in _tail_tests(label, part, shape)
+            ]
             for name, inside in parts.items()
         },
     }
@@ -161,14 +173,18 @@ def _kuiper(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _reliability(outcome: str, runs: Sequence[range], forecasts: Forecasts) -> Figures:
-    # Each run of buckets is added up in order: another rounding would rank equal forecasts otherwise.
+    # Each run of buckets is added up in order: another rounding would rank equal forecasts
+    # otherwise.
     predicted = [
-        sum(list(accumulate(shares[run.start - 1 : run.stop - 1]))[-1] for run in runs) for shares in forecasts.shares
+        sum(list(accumulate(shares[run.start - 1 : run.stop - 1]))[-1] for run in runs)
+        for shares in forecasts.shares
     ]
     came = [float(any(bucket in run for run in runs)) for bucket in forecasts.buckets]
     order = sorted(range(len(predicted)), key=lambda event: predicted[event])
     size, more = divmod(len(order), RELIABILITY_BINS)
-    ends = list(accumulate([size + (number < more) for number in range(RELIABILITY_BINS)], initial=0))
+    ends = list(
+        accumulate([size + (number < more) for number in range(RELIABILITY_BINS)], initial=0)
+    )
     bins = [
         [
             mean([predicted[event] for event in order[start:end]]),
@@ -182,7 +198,8 @@ def _reliability(outcome: str, runs: Sequence[range], forecasts: Forecasts) -> F
         "outcome": outcome,
         "predicted": mean(predicted),
         "observed": mean(came),
-        "error": math.fsum(num * abs(forecast - share) for forecast, share, num in bins) / len(predicted),
+        "error": math.fsum(num * abs(forecast - share) for forecast, share, num in bins)
+        / len(predicted),
         "bins": bins,
     }
 
@@ -194,14 +211,23 @@ def _tail_tests(group: str, forecasts: Forecasts, shape: Shape) -> list[Figures]
         "short": (reversed_shares, shape.mirrored(), [-z for z in forecasts.z_next]),
     }
     return [
-        {"group": group, "side": side, "level": level, **_tail_test(*parts, forecasts.symbols, level)}
+        {
+            "group": group,
+            "side": side,
+            "level": level,
+            **_tail_test(*parts, forecasts.symbols, level),
+        }
         for level in LEVELS
         for side, parts in sides.items()
     ]
 
 
 def _tail_test(
-    all_shares: Sequence[list[float]], shape: Shape, z_next: Sequence[float], symbols: Sequence[str], level: float
+    all_shares: Sequence[list[float]],
+    shape: Shape,
+    z_next: Sequence[float],
+    symbols: Sequence[str],
+    level: float,
 ) -> Figures:
     tails = [_lower_tail(shares, shape, level) for shares in all_shares]
     hits = [z < quantile for z, (quantile, _, _) in zip(z_next, tails, strict=True)]
@@ -216,7 +242,9 @@ def _tail_test(
         "exceedance_rate": sum(hits) / count,
         "kupiec_p": math.erfc(math.sqrt(max(coverage, 0.0) / 2)),
         "independence_p": None if memory is None else math.erfc(math.sqrt(memory / 2)),
-        "conditional_coverage_p": None if memory is None else math.exp(-max(coverage + memory, 0.0) / 2),
+        "conditional_coverage_p": None
+        if memory is None
+        else math.exp(-max(coverage + memory, 0.0) / 2),
         "shortfall_z2": z2,
         "shortfall_p": p_value,
     }
@@ -250,7 +278,11 @@ def _lower_tail(shares: list[float], shape: Shape, level: float) -> tuple[float,
 
 def _excess(survival: float, scale: float, tail_index: float) -> float:
     """The excess that is passed with this probability."""
-    return -scale * math.log(survival) if tail_index == 0 else scale * (survival**-tail_index - 1) / tail_index
+    return (
+        -scale * math.log(survival)
+        if tail_index == 0
+        else scale * (survival**-tail_index - 1) / tail_index
+    )
 
 
 def _tail_moments(edge: float, scale: float, tail_index: float) -> tuple[float, float]:
@@ -267,7 +299,9 @@ def _ratio(hits: int, count: int, rate: float, other: float) -> float:
 
 def _log_likelihood(hits: int, count: int, rate: float) -> float:
     misses = count - hits
-    return (hits * math.log(rate) if hits else 0.0) + (misses * math.log1p(-rate) if misses else 0.0)
+    return (hits * math.log(rate) if hits else 0.0) + (
+        misses * math.log1p(-rate) if misses else 0.0
+    )
 
 
 def _memory(hits: Sequence[bool], symbols: Sequence[str]) -> float | None:
@@ -279,7 +313,9 @@ def _memory(hits: Sequence[bool], symbols: Sequence[str]) -> float | None:
     if not all(after.values()):
         return None
     together = [*after[False], *after[True]]
-    apart = sum(_log_likelihood(sum(part), len(part), sum(part) / len(part)) for part in after.values())
+    apart = sum(
+        _log_likelihood(sum(part), len(part), sum(part) / len(part)) for part in after.values()
+    )
     pooled = _log_likelihood(sum(together), len(together), sum(together) / len(together))
     return max(-2.0 * (pooled - apart), 0.0)
 
@@ -292,5 +328,7 @@ def _shortfall(
         return None, None
     lost = math.fsum(z / first for (z, (_, first, _)), hit in zip(known, hits, strict=True) if hit)
     z2 = lost / len(known) - 1
-    deviation = math.sqrt(math.fsum(second / first**2 - 1 for _, (_, first, second) in known)) / len(known)
+    deviation = math.sqrt(
+        math.fsum(second / first**2 - 1 for _, (_, first, second) in known)
+    ) / len(known)
     return z2, 0.5 * math.erfc(z2 / deviation / math.sqrt(2))

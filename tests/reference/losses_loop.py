@@ -1,4 +1,6 @@
-"""The training objective written as the paper does: loops over windows, positions, tasks and thresholds, in float64."""
+"""The training objective written as the paper does: loops over windows, positions, tasks and
+thresholds, in float64.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ def softmax(logits: Sequence[float]) -> list[float]:
     return [value / sum(raised) for value in raised]
 
 
-def mixture(state_logits: Sequence[float], component_logits: Sequence[Sequence[float]]) -> list[float]:
+def mixture(
+    state_logits: Sequence[float], component_logits: Sequence[Sequence[float]]
+) -> list[float]:
     """P(y = j) = sum over states of weight times component probability."""
     weights = softmax(state_logits)
     components = [softmax(row) for row in component_logits]
@@ -49,21 +53,27 @@ def micro_batch_loss(
     targets: Mapping[str, np.ndarray],
     weights: Mapping[str, float],
 ) -> tuple[float, dict[str, float]]:
-    """(loss, means of the tasks) of one micro-batch; a task without a valid position is left out."""
+    """(loss, means of the tasks) of one micro-batch; a task without a valid position is
+    left out.
+    """
     means = {}
     for task in ("return", "gap", "vol_regime", "ordinal"):
         if task not in logits:
             continue
         target = targets["return" if task == "ordinal" else task]
         losses = [
-            position_loss(task, {name: values[b, s] for name, values in logits.items()}, int(target[b, s]))
+            position_loss(
+                task, {name: values[b, s] for name, values in logits.items()}, int(target[b, s])
+            )
             for b in range(target.shape[0])
             for s in range(target.shape[1])
             if target[b, s] > 0
         ]
         if losses:
             means[task] = sum(losses) / len(losses)
-    total = means["return"] + sum(weights[task] * mean for task, mean in means.items() if task != "return")
+    total = means["return"] + sum(
+        weights[task] * mean for task, mean in means.items() if task != "return"
+    )
     return total, means
 
 
@@ -71,6 +81,10 @@ def mean_of_window_means(logits: Mapping[str, np.ndarray], target: np.ndarray) -
     """What the return loss is not: each window averaged first."""
     means = []
     for b in range(target.shape[0]):
-        window = {name: values[b : b + 1] for name, values in logits.items() if name in ("state", "return")}
+        window = {
+            name: values[b : b + 1]
+            for name, values in logits.items()
+            if name in ("state", "return")
+        }
         means.append(micro_batch_loss(window, {"return": target[b : b + 1]}, {})[0])
     return sum(means) / len(means)

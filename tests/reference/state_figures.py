@@ -1,7 +1,8 @@
-"""The latent states of a mixture head once more, from its answers, by the plainest code for each figure.
+"""The latent states of a mixture head once more, from its answers, by the plainest code for each
+figure.
 
-Enters: weights of the states and their components for some events, the assets of these. Leaves: values as the
-evaluation file spells them.
+Enters: weights of the states and their components for some events, the assets of these. Leaves:
+values as the evaluation file spells them.
 Paper: Methods, "Output Heads"; the diagnostics are an addition.
 """
 
@@ -15,7 +16,9 @@ from reference.event_figures import Figures, mean
 
 
 def state_figures(
-    weights: Sequence[Sequence[float]], components: Sequence[Sequence[Sequence[float]]], assets: Sequence[int]
+    weights: Sequence[Sequence[float]],
+    components: Sequence[Sequence[Sequence[float]]],
+    assets: Sequence[int],
 ) -> Figures:
     """Of n events: `weights` n x S, `components` n x S x K."""
     states = range(len(weights[0]))
@@ -33,9 +36,14 @@ def state_figures(
         "mean_weight": use,
         "heaviest_share": shares,
         "effective_states": 2 ** _entropy(use),
-        "separation_bits": mean([_divergence(own, laws) for own, laws in zip(weights, components, strict=True)]),
+        "separation_bits": mean(
+            [_divergence(own, laws) for own, laws in zip(weights, components, strict=True)]
+        ),
         "pair_separation_bits": [
-            [mean([_divergence(halves, (laws[one], laws[two])) for laws in components]) for two in states]
+            [
+                mean([_divergence(halves, (laws[one], laws[two])) for laws in components])
+                for two in states
+            ]
             for one in states
         ],
         "persistence": mean(stays) if stays else None,
@@ -45,7 +53,10 @@ def state_figures(
 
 def _divergence(weights: Sequence[float], laws: Sequence[Sequence[float]]) -> float:
     """Jensen and Shannon's, in bits."""
-    mixed = [math.fsum(weight * law[k] for weight, law in zip(weights, laws, strict=True)) for k in range(len(laws[0]))]
+    mixed = [
+        math.fsum(weight * law[k] for weight, law in zip(weights, laws, strict=True))
+        for k in range(len(laws[0]))
+    ]
     apart = math.fsum(weight * _entropy(law) for weight, law in zip(weights, laws, strict=True))
     return max(_entropy(mixed) - apart, 0.0)
 

@@ -10,9 +10,9 @@ from judged_runs import BASELINES, CONTEXT, Judged, few_trees
 
 from evaluation.simulated_market import tiny_corpus
 from training.tiny_runs import TINY
+from vaiom.corpus.splits import SplitConfig
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.predictor import score_baselines
-from vaiom.events.splits import SplitConfig
 from vaiom.training.loop import train
 
 SPLITS = ("validation", "test-h1", "test-h2")
@@ -26,7 +26,9 @@ ONE_MONTH = SplitConfig(
 
 @pytest.fixture(scope="session")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
-    """Two assets, three splits, all kinds of baselines, and another seed beside the run on Validation."""
+    """Two assets, three splits, all kinds of baselines, and another seed beside the run on
+    Validation.
+    """
     folder = tmp_path_factory.mktemp("judged")
     corpus = tiny_corpus(folder)
     run, other, stored = folder / "run", folder / "other", folder / "baselines"
@@ -34,12 +36,22 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
         train(corpus, TINY.with_changes(seed=seed, steps=8, num_layers=1), place, device="cpu")
     evaluations = {}
     for split in SPLITS:
-        score_baselines(corpus, BASELINES, stored, split, CONTEXT, lambda _: nullcontext(lambda *_: None), few_trees)
+        score_baselines(
+            corpus,
+            BASELINES,
+            stored,
+            split,
+            CONTEXT,
+            lambda _: nullcontext(lambda *_: None),
+            few_trees,
+        )
         seeds = []
         if split == "validation":
             evaluate_run(other, corpus, split, baselines=stored, device="cpu")
             seeds = [other]
-        evaluations[split] = evaluate_run(run, corpus, split, baselines=stored, other_seeds=seeds, device="cpu")
+        evaluations[split] = evaluate_run(
+            run, corpus, split, baselines=stored, other_seeds=seeds, device="cpu"
+        )
     assert corpus.path is not None
     return Judged(corpus.path, run, evaluations)
 

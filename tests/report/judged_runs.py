@@ -1,4 +1,6 @@
-"""What the tests of this folder share: runs of a tiny model that were trained and evaluated, not made up."""
+"""What the tests of this folder share: runs of a tiny model that were trained and evaluated, not
+made up.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,13 @@ class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: dict[str, list[str]] = {"h2": [], "caption": [], "title": [], "th": [], "td": []}
+        self.texts: dict[str, list[str]] = {
+            "h2": [],
+            "caption": [],
+            "title": [],
+            "th": [],
+            "td": [],
+        }
         self._open: list[str] = []
         self.feed(text)
         self.close()

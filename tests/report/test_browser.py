@@ -30,7 +30,9 @@ def file(judged: Judged, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browser() -> Iterator[Any]:
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-background-networking"], headless=True
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-background-networking"],
+            headless=True,
         )
         yield browser
         browser.close()
@@ -38,13 +40,18 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any, file: Path) -> Iterator[Any]:
-    """The page in a light browser; ends with the proof that nothing went wrong and nothing was asked for."""
+    """The page in a light browser; ends with the proof that nothing went wrong and nothing was
+    asked for.
+    """
     page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
     page.set_default_timeout(240_000)  # a busy machine is no failure
     problems: list[str] = []
     page.on("console", lambda message: problems.append(message.text))
     page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda request: None if request.url.startswith("file:") else problems.append(request.url))
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith("file:") else problems.append(request.url),
+    )
     page.goto(file.as_uri())
     yield page
     assert problems == []
@@ -54,8 +61,13 @@ def opened(browser: Any, file: Path) -> Iterator[Any]:
 def test_every_table_and_figure_is_drawn(opened: Any, file: Path) -> None:
     page = Page(file.read_text())
     opened.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    opened.evaluate("document.querySelectorAll('[data-split]').forEach(part => part.hidden = false)")
-    for selector, number in (("table", len(page.attributes("table"))), ("figure svg", len(page.attributes("figure")))):
+    opened.evaluate(
+        "document.querySelectorAll('[data-split]').forEach(part => part.hidden = false)"
+    )
+    for selector, number in (
+        ("table", len(page.attributes("table"))),
+        ("figure svg", len(page.attributes("figure"))),
+    ):
         found = opened.locator(selector)
         assert found.count() == number > 0
         for index in range(number):
@@ -99,7 +111,11 @@ def test_splits_are_tabs(opened: Any, judged: Judged) -> None:
 
     def shown() -> set[str]:
         parts = opened.locator("#headline [data-split]")
-        return {parts.nth(at).get_attribute("data-split") for at in range(parts.count()) if parts.nth(at).is_visible()}
+        return {
+            parts.nth(at).get_attribute("data-split")
+            for at in range(parts.count())
+            if parts.nth(at).is_visible()
+        }
 
     assert tabs.count() == len(names) > 1
     assert shown() == {names[-1]}
@@ -114,7 +130,9 @@ def test_splits_are_tabs(opened: Any, judged: Judged) -> None:
 
 def test_on_a_phone_the_verdict_comes_before_the_contents(opened: Any) -> None:
     opened.set_viewport_size({"width": 390, "height": 844})
-    tops = [opened.locator(each).bounding_box()["y"] for each in ("h1", ".verdict", "nav", "#headline")]
+    tops = [
+        opened.locator(each).bounding_box()["y"] for each in ("h1", ".verdict", "nav", "#headline")
+    ]
     assert tops == sorted(tops)
 
 

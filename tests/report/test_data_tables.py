@@ -12,8 +12,8 @@ from typing import Any
 from judged_runs import Judged
 
 from vaiom import __version__
+from vaiom.corpus.store import SplitQuality, count_events, open_corpus
 from vaiom.evaluation.ledger import ledger_heads, record_look
-from vaiom.events.corpus import SplitQuality, count_events, open_corpus
 from vaiom.report.contents import read_run
 from vaiom.report.data_tables import (
     bar_folder,
@@ -34,19 +34,31 @@ def heads(table: Table) -> list[str]:
 def test_a_folder_of_bars_shows_what_its_import_changed() -> None:
     entry = {"rows": 1_200, "first": "2024-01-01T00:00:00", "last": "2024-03-01T12:30:15"}
     repairs = {"rows_reordered": 3, "repeated_stamps_dropped": 0}
-    manifest = {"symbols": {"EURUSD": {**entry, "flat_dropped": 7, "repairs": repairs}, "XAUUSD": entry}}
+    manifest = {
+        "symbols": {"EURUSD": {**entry, "flat_dropped": 7, "repairs": repairs}, "XAUUSD": entry}
+    }
     bars, changed = bar_folder(manifest, Path("bars"))
     assert (bars.caption, heads(bars)) == ("Bars in bars", ["asset", "rows", "first", "last"])
     assert bars.formatted() == [
-        [symbol, "1,200", "2024-01-01 00:00", "2024-03-01 12:30:15"] for symbol in ("EURUSD", "XAUUSD")
+        [symbol, "1,200", "2024-01-01 00:00", "2024-03-01 12:30:15"]
+        for symbol in ("EURUSD", "XAUUSD")
     ]
     assert (changed.caption, heads(changed)) == ("Changed on the way", ["asset", "what", "rows"])
-    assert changed.formatted() == [["EURUSD", "flat dropped", "7"], ["EURUSD", "rows reordered", "3"]]
+    assert changed.formatted() == [
+        ["EURUSD", "flat dropped", "7"],
+        ["EURUSD", "rows reordered", "3"],
+    ]
     assert len(bar_folder({"symbols": {"XAUUSD": entry}}, Path("bars"))) == 1
 
 
 def test_a_check_of_prices_shows_bars_clock_and_the_first_of_each_finding() -> None:
-    found = Of(severity="error", kind="spike", count=2_000, summary="rows that jump", examples=["first", "second"])
+    found = Of(
+        severity="error",
+        kind="spike",
+        count=2_000,
+        summary="rows that jump",
+        examples=["first", "second"],
+    )
     asset: Any = Of(
         symbol="EURUSD",
         rows=5_000,
@@ -70,7 +82,9 @@ def test_a_check_of_prices_shows_bars_clock_and_the_first_of_each_finding() -> N
     )
     report: Any = Of(assets=[asset, empty])
     bars, clock, findings = price_quality(report)
-    assert heads(bars) == [*("asset", "rows", "first bar", "last bar", "timeframe", "missing bars", "unmoved closes")]
+    assert heads(bars) == [
+        *("asset", "rows", "first bar", "last bar", "timeframe", "missing bars", "unmoved closes")
+    ]
     assert bars.formatted() == [
         ["EURUSD", "5,000", "2024-01-01 00:00", "2024-01-02 03:04:05", "1h", "12", "1.25%"],
         ["EURUSD", "5,000", NOTHING, NOTHING, NOTHING, "12", NOTHING],
@@ -91,10 +105,20 @@ def test_a_corpus_shows_its_events_edges_and_origin(judged: Judged) -> None:
     for row, symbol in zip(assets.rows, ("EURUSD", "XAUUSD"), strict=False):
         own = corpus.manifest["assets"][symbol]
         first, last = (own[end].replace("T", " ")[:16] for end in ("first", "last"))
-        assert row == [symbol, own["class"], first, last, own["rows"], *(counts[split][symbol] for split in splits)]
+        assert row == [
+            symbol,
+            own["class"],
+            first,
+            last,
+            own["rows"],
+            *(counts[split][symbol] for split in splits),
+        ]
     totals = [sum(counts[split].values()) for split in splits]
     assert assets.rows[-1] == ["all", "", "", "", len(corpus), *totals]
-    assert (edges.caption, heads(edges)) == ("Bucket edges, fitted on Train", ["map", "buckets", "inner edges"])
+    assert (edges.caption, heads(edges)) == (
+        "Bucket edges, fitted on Train",
+        ["map", "buckets", "inner edges"],
+    )
     [row] = [row for row in edges.formatted() if row[0] == "return"]
     assert row[1:] == ["16", "  ".join(f"{edge:.4f}" for edge in corpus.edges["return"][1:-1])]
     assert dict(origin.rows) == {
@@ -135,7 +159,9 @@ def test_shares_of_what_was_masked_and_dropped_are_percentages() -> None:
     assert split_quality([]).rows == []
 
 
-def test_looks_and_hashes_are_those_of_the_corpus_and_the_run(judged: Judged, tmp_path: Path) -> None:
+def test_looks_and_hashes_are_those_of_the_corpus_and_the_run(
+    judged: Judged, tmp_path: Path
+) -> None:
     here = judged.copy_to(tmp_path)
     contents = read_run(here.run, here.corpus)
     assert contents.corpus is not None
@@ -168,7 +194,10 @@ def test_looks_and_hashes_are_those_of_the_corpus_and_the_run(judged: Judged, tm
         "reported with": f"vaiom {__version__}",
     }
     changed: Any = Of(**{**vars(later), "corpus": Of(sha256="other", tokenizer=Of(timeframe="4h"))})
-    assert dict(provenance(changed).rows)["corpus now"] == "other (the corpus has grown or changed since)"
+    assert (
+        dict(provenance(changed).rows)["corpus now"]
+        == "other (the corpus has grown or changed since)"
+    )
     inputs = replace(later.inputs, corpus=None, corpus_problem="gone", ledger_sha256=None)
     lost = replace(later, corpus=None, inputs=inputs)
     assert lost.looks == []
@@ -190,7 +219,8 @@ def test_commands_repeat_the_run(judged: Judged, lonely: Judged) -> None:
         words = ["--corpus", corpus, "--split", split, "--baselines", "baselines"]
         expected.append(["vaiom", "evaluate", run, *words])
     assert found == [*expected, ["vaiom", "report", run, "--corpus", corpus]]
-    # A setting of a known experiment that was changed; a split that is sealed; plain baselines, which need no store.
+    # A setting of a known experiment that was changed; a split that is sealed; plain baselines,
+    # which need no store.
     alone = read_run(lonely.run)
     origin = replace(alone.checkpoint.provenance, experiment="best")
     [split] = alone.splits

@@ -1,4 +1,6 @@
-"""Figures show the numbers of the evaluation, each at its place and under its name, and say in words what they show."""
+"""Figures show the numbers of the evaluation, each at its place and under its name, and say in
+words what they show.
+"""
 
 from __future__ import annotations
 
@@ -21,32 +23,57 @@ from vaiom.evaluation.inference import compare
 from vaiom.evaluation.scores import ScoredEvents
 from vaiom.report import figures
 from vaiom.report.contents import Split
-from vaiom.report.figures import ACCENT, BAD, GOOD, INK, MUTED, RULE, _folded, _label_ends, _reliability
+from vaiom.report.figures import (
+    ACCENT,
+    BAD,
+    GOOD,
+    INK,
+    MUTED,
+    RULE,
+    _folded,
+    _label_ends,
+    _reliability,
+)
 from vaiom.report.tables import interval, signed
 
 GAINS = {"frequency": 0.4, "hour_of_week": 0.002, "garch_t_seasonal": -0.3, "markov": 0.2}
 ASSETS = ("EURUSD", "USDJPY", "XAUUSD")
 
 
-def made_up(name: str = "test-h1", months: int = 3, count: int = 400, gains: dict[str, float] | None = None) -> Split:
-    """A split whose model is better or worse than each baseline by about so many bits; gold has no bars in March."""
+def made_up(
+    name: str = "test-h1", months: int = 3, count: int = 400, gains: dict[str, float] | None = None
+) -> Split:
+    """A split whose model is better or worse than each baseline by about so many bits; gold has no
+    bars in March.
+    """
     rng = np.random.default_rng(count)
     times = np.sort(rng.integers(0, 28 * 24, count)) * np.timedelta64(1, "h")
-    times = times + np.repeat(np.arange(months), -(-count // months))[:count].astype("datetime64[M]").astype(
-        "datetime64[s]"
-    )
+    times = times + np.repeat(np.arange(months), -(-count // months))[:count].astype(
+        "datetime64[M]"
+    ).astype("datetime64[s]")
     symbols = rng.choice(ASSETS, count)
     symbols[times.astype("datetime64[M]") == np.datetime64("1970-03")] = ASSETS[0]
     model = rng.gamma(4, 0.8, count)
     spread = rng.standard_normal((len(gains or GAINS), count)) / 10
     spread -= spread.mean(axis=1, keepdims=True)
-    probs, buckets = rng.dirichlet(np.full(16, 2.0), count), rng.integers(1, 17, count).astype(np.uint8)
-    baselines = {each: model + gain + own for (each, gain), own in zip((gains or GAINS).items(), spread, strict=True)}
+    probs, buckets = (
+        rng.dirichlet(np.full(16, 2.0), count),
+        rng.integers(1, 17, count).astype(np.uint8),
+    )
+    baselines = {
+        each: model + gain + own
+        for (each, gain), own in zip((gains or GAINS).items(), spread, strict=True)
+    }
     bits = {"model": model, **baselines}
-    events = ScoredEvents(symbols=symbols, target_times=times.astype("datetime64[s]"), buckets=buckets, bits=bits)
+    events = ScoredEvents(
+        symbols=symbols, target_times=times.astype("datetime64[s]"), buckets=buckets, bits=bits
+    )
     pits = rng.beta(2, 2, count)
     evaluation: Any = SimpleNamespace(
-        split=name, bits=events.mean_bits, against=compare(events), calibration=calibrate(probs, buckets, pits)
+        split=name,
+        bits=events.mean_bits,
+        against=compare(events),
+        calibration=calibrate(probs, buckets, pits),
     )
     return Split(period="1970", evaluation=evaluation, events=events, forecasts={})
 
@@ -78,7 +105,10 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
 
 def lines(axis: Axes) -> list[tuple[list[Any], list[float], str]]:
     """Horizontal and vertical places, and colour."""
-    return [(list(each.get_xdata()), list(each.get_ydata()), to_hex(each.get_color())) for each in axis.get_lines()]
+    return [
+        (list(each.get_xdata()), list(each.get_ydata()), to_hex(each.get_color()))
+        for each in axis.get_lines()
+    ]
 
 
 def title(axis: Axes) -> str:
@@ -94,7 +124,13 @@ def test_gains_are_drawn_with_both_intervals_in_the_colour_of_their_side(drawn: 
     splits = [made_up(), made_up("test-h2", 1, 90, {"markov": 0.2, "trees": -0.3})]
     assert figures.forest(splits) == "gains-figure"
     names, said = ["frequency", "hour_of_week", "garch_t_seasonal", "markov", "trees"], []
-    colours = {"frequency": GOOD, "markov": GOOD, "hour_of_week": MUTED, "garch_t_seasonal": BAD, "trees": BAD}
+    colours = {
+        "frequency": GOOD,
+        "markov": GOOD,
+        "hour_of_week": MUTED,
+        "garch_t_seasonal": BAD,
+        "trees": BAD,
+    }
     for axis, split in zip(drawn.axes, splits, strict=True):
         expected: list[Any] = [([0, 0], [0, 1], MUTED)]
         for each in split.evaluation.against:
@@ -113,9 +149,15 @@ def test_gains_are_drawn_with_both_intervals_in_the_colour_of_their_side(drawn: 
         assert not axis.spines["left"].get_visible()
         assert {tick.tick1line.get_markersize() for tick in axis.yaxis.get_major_ticks()} == {0}
     first = drawn.axes[0].get_lines()
-    assert [(each.get_linewidth(), each.get_alpha()) for each in first[1:3]] == [(1.1, 1.0), (6.0, 0.35)]
+    assert [(each.get_linewidth(), each.get_alpha()) for each in first[1:3]] == [
+        (1.1, 1.0),
+        (6.0, 0.35),
+    ]
     assert drawn.figure.get_supxlabel() == "gain in bits per event: right of zero favours the model"
-    assert drawn.alt == f"Mean gain of the model over each baseline with 95% intervals. {'; '.join(said)}."
+    assert (
+        drawn.alt
+        == f"Mean gain of the model over each baseline with 95% intervals. {'; '.join(said)}."
+    )
 
 
 def cells(axis: Axes) -> dict[tuple[float, float], tuple[str, str, float]]:
@@ -123,7 +165,10 @@ def cells(axis: Axes) -> dict[tuple[float, float], tuple[str, str, float]]:
     tints = {(patch.get_x() + 0.5, patch.get_y() + 0.5): patch for patch in axis.patches}
     assert all((each.get_width(), each.get_height()) == (1, 1) for each in tints.values())
     found = {text.get_position(): text.get_text() for text in axis.texts}
-    return {at: (found[at], to_hex(tint.get_facecolor()), tint.get_alpha()) for at, tint in tints.items()}
+    return {
+        at: (found[at], to_hex(tint.get_facecolor()), tint.get_alpha())
+        for at, tint in tints.items()
+    }
 
 
 def test_heat_maps_have_the_mean_gain_of_each_cell_in_thousandths(drawn: Drawn) -> None:
@@ -138,14 +183,21 @@ def test_heat_maps_have_the_mean_gain_of_each_cell_in_thousandths(drawn: Drawn) 
         return [gain for gain, symbol, at in own if symbol == asset and month in (None, at)]
 
     columns = {
-        by_baseline: {(x, y): gains(name, asset) for x, name in enumerate(GAINS) for y, asset in enumerate(ASSETS)},
+        by_baseline: {
+            (x, y): gains(name, asset)
+            for x, name in enumerate(GAINS)
+            for y, asset in enumerate(ASSETS)
+        },
         by_month: {
             (x, y): gains("garch_t_seasonal", asset, month)
             for x, month in enumerate(months)
             for y, asset in enumerate(ASSETS)
         },
     }
-    means = {axis: {at: np.mean(own) for at, own in each.items() if own} for axis, each in columns.items()}
+    means = {
+        axis: {at: np.mean(own) for at, own in each.items() if own}
+        for axis, each in columns.items()
+    }
     assert len(means[by_month]) == 7
     limit = max(abs(mean) for each in means.values() for mean in each.values())
     for axis in (by_baseline, by_month):
@@ -161,13 +213,24 @@ def test_heat_maps_have_the_mean_gain_of_each_cell_in_thousandths(drawn: Drawn) 
         assert not any(spine.get_visible() for spine in axis.spines.values())
         assert {tick.tick1line.get_markersize() for tick in axis.xaxis.get_major_ticks()} == {0}
     assert by_baseline.get_xlim() == (-0.5, 3.5)
-    assert [*ticks(by_baseline.xaxis).values()] == ["frequency", "hour_\nof_week", "garch_t_\nseasonal", "markov"]
+    assert [*ticks(by_baseline.xaxis).values()] == [
+        "frequency",
+        "hour_\nof_week",
+        "garch_t_\nseasonal",
+        "markov",
+    ]
     assert [*ticks(by_month.xaxis).values()] == months
     assert by_month.yaxis.get_tick_params()["labelleft"] is False
-    assert [title(axis) for axis in drawn.axes] == ["by baseline", "by month, against garch_t_seasonal"]
-    (worst, low), (best, high) = (pick(means[by_baseline].items(), key=lambda each: each[1]) for pick in (min, max))
+    assert [title(axis) for axis in drawn.axes] == [
+        "by baseline",
+        "by month, against garch_t_seasonal",
+    ]
+    (worst, low), (best, high) = (
+        pick(means[by_baseline].items(), key=lambda each: each[1]) for pick in (min, max)
+    )
     assert drawn.alt == (
-        f"test-h1, 1970: gain in bits per event by asset. Largest: {ASSETS[best[1]]} over frequency, {signed(high)}; "
+        f"test-h1, 1970: gain in bits per event by asset. Largest: {ASSETS[best[1]]} over "
+        f"frequency, {signed(high)}; "
         f"smallest: {ASSETS[worst[1]]} over garch_t_seasonal, {signed(low)}. "
         "Against garch_t_seasonal the model wins 0 of 7 asset-months."
     )
@@ -178,7 +241,9 @@ def test_heat_maps_of_a_model_that_never_differs_are_drawn(drawn: Drawn) -> None
     same = dict.fromkeys(split.events.bits, split.events.bits["model"])
     split = replace(split, events=replace(split.events, bits=same))
     figures.heat_maps(split)
-    assert {(number, strength) for number, _, strength in cells(drawn.axes[0]).values()} == {("+0", 0.08)}
+    assert {(number, strength) for number, _, strength in cells(drawn.axes[0]).values()} == {
+        ("+0", 0.08)
+    }
     assert "the model wins 0 of 7" in drawn.alt
 
 
@@ -190,7 +255,10 @@ def test_gains_add_up_day_by_day(drawn: Drawn) -> None:
     totals = {}
     for name in GAINS:
         gains = events.bits[name] - events.bits["model"]
-        totals[name] = [gains[events.target_times.astype("datetime64[D]") <= np.datetime64(day)].sum() for day in days]
+        totals[name] = [
+            gains[events.target_times.astype("datetime64[D]") <= np.datetime64(day)].sum()
+            for day in days
+        ]
     *found, (_, zero, colour) = lines(axis)
     assert (zero, colour) == ([0, 0], MUTED)
     order = ["frequency", "hour_of_week", "markov", "garch_t_seasonal"]  # the strongest on top
@@ -201,7 +269,9 @@ def test_gains_add_up_day_by_day(drawn: Drawn) -> None:
     widths = [line.get_linewidth() for line in axis.get_lines()]
     assert widths == [0.9, 0.9, 0.9, 1.8, 0.8]
     ends = {name: f"{totals[name][-1]:+,.0f}".replace("-", "\N{MINUS SIGN}") for name in order}
-    assert {text.get_text() for text in axis.texts} == {f"{name} {end}" for name, end in ends.items()}
+    assert {text.get_text() for text in axis.texts} == {
+        f"{name} {end}" for name, end in ends.items()
+    }
     assert axis.get_ylabel() == "bits gained since the start"
     assert axis.get_xlim() == tuple((day - date(1970, 1, 1)).days for day in (days[0], days[-1]))
     lowest = f"{min(totals['garch_t_seasonal']):+,.0f}".replace("-", "\N{MINUS SIGN}")
@@ -225,16 +295,23 @@ def test_calibration_shows_the_pit_and_both_kinds_of_reliability(drawn: Drawn) -
     assert to_hex(band.get_facecolor()) == RULE
     assert pit.get_ylim() == (0, max(1.5, 1.1 * heights.max()))
     assert heights.max() > 1.5
-    assert (pit.get_xlabel(), pit.get_ylabel()) == ("forecast probability of less", "share of events, 1 is even")
+    assert (pit.get_xlabel(), pit.get_ylabel()) == (
+        "forecast probability of less",
+        "share of events, 1 is even",
+    )
     assert [title(axis) for axis in drawn.axes] == ["PIT", "buckets", "up to an edge"]
     for axis, kinds in ((buckets, found.buckets), (cumulative, found.cumulative)):
         xs, ys, _ = lines(axis)[1]
-        assert [*zip(xs, ys, strict=True)] == [(each[0], each[1]) for kind in kinds for each in kind.bins]
+        assert [*zip(xs, ys, strict=True)] == [
+            (each[0], each[1]) for kind in kinds for each in kind.bins
+        ]
     worst = max(found.buckets, key=lambda each: each.error)
     assert drawn.alt == (
-        f"test-h1, 1970: calibration. The PIT histogram lies between {heights.min():.2f} and {heights.max():.2f} where "
+        f"test-h1, 1970: calibration. The PIT histogram lies between {heights.min():.2f} and "
+        f"{heights.max():.2f} where "
         f"1 is even (Kuiper p <0.0001). The least reliable bucket is {worst.outcome}: forecast "
-        f"{100 * worst.predicted:.1f}%, observed {100 * worst.observed:.1f}%, mean error {100 * worst.error:.2f}%."
+        f"{100 * worst.predicted:.1f}%, observed {100 * worst.observed:.1f}%, mean error "
+        f"{100 * worst.error:.2f}%."
     )
 
 
@@ -242,12 +319,23 @@ def test_reliability_is_drawn_beside_the_diagonal() -> None:
     for observed, top in ((0.3, 0.525), (0.8, 0.84)):
         axis = Figure().subplots()
         bins = [(0.1, 0.2, 50), (0.5, observed, 50)]
-        _reliability(axis, [Reliability(outcome="up", predicted=0.25, observed=0.25, error=0.1, bins=bins)], "buckets")
+        _reliability(
+            axis,
+            [Reliability(outcome="up", predicted=0.25, observed=0.25, error=0.1, bins=bins)],
+            "buckets",
+        )
         diagonal, points = (line.get_xydata().tolist() for line in axis.get_lines())
         assert diagonal == [[0, 0], pytest.approx([top, top])]
         assert points == [[0.1, 0.2], [0.5, observed]]
-        assert (axis.get_xlim(), axis.get_ylim()) == ((0, pytest.approx(top)), (0, pytest.approx(top)))
-        assert (axis.get_title(), axis.get_xlabel(), axis.get_ylabel()) == ("buckets", "forecast", "observed")
+        assert (axis.get_xlim(), axis.get_ylim()) == (
+            (0, pytest.approx(top)),
+            (0, pytest.approx(top)),
+        )
+        assert (axis.get_title(), axis.get_xlabel(), axis.get_ylabel()) == (
+            "buckets",
+            "forecast",
+            "observed",
+        )
 
 
 def backtested(rates: dict[tuple[str, float], float]) -> Split:
@@ -261,7 +349,12 @@ def backtested(rates: dict[tuple[str, float], float]) -> Split:
 
 
 def test_portfolios_are_drawn_beside_the_band_of_chance(drawn: Drawn) -> None:
-    rates = {("equal", 0.99): 0.02, ("equal", 0.95): 0.06, ("random_1", 0.99): 0.01, ("random_1", 0.95): 0.04}
+    rates = {
+        ("equal", 0.99): 0.02,
+        ("equal", 0.95): 0.06,
+        ("random_1", 0.99): 0.01,
+        ("random_1", 0.95): 0.04,
+    }
     assert figures.portfolios(backtested(rates)) == "portfolios-test-h1"
     for axis, level in zip(drawn.axes, (0.95, 0.99), strict=True):
         own = [rates[name, level] for name in ("equal", "random_1")]
@@ -275,7 +368,8 @@ def test_portfolios_are_drawn_beside_the_band_of_chance(drawn: Drawn) -> None:
         assert axis.get_xlim()[0] == 0
         assert (axis.get_ylim(), ticks(axis.yaxis)) == ((1.5, -0.5), {0: "equal", 1: "random_1"})
     assert drawn.alt == (
-        "test-h1, 1970: share of stamps with a loss beyond the value at risk. equal 6.00% at 95%; random_1 4.00% at "
+        "test-h1, 1970: share of stamps with a loss beyond the value at risk. equal 6.00% at 95%; "
+        "random_1 4.00% at "
         "95%; equal 2.00% at 99%; random_1 1.00% at 99%."
     )
 
@@ -296,13 +390,16 @@ def test_the_fan_opens_from_now_with_the_horizons(drawn: Drawn) -> None:
     assert figures.fan(split) == "fan-test-h1"
     [axis] = drawn.axes
     assert lines(axis) == [([0, 4, 8], [0, 0.1, 0.2], INK)]
-    outer, inner = ({(x, y) for x, y in band.get_paths()[0].vertices.tolist()} for band in axis.collections)
+    outer, inner = (
+        {(x, y) for x, y in band.get_paths()[0].vertices.tolist()} for band in axis.collections
+    )
     assert outer == {(0, 0), (4, -2), (8, -3), (4, 1.9), (8, 2.5)}
     assert inner == {(0, 0), (4, -0.5), (8, -0.8), (4, 0.6), (8, 0.9)}
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("bars ahead", "log return / sigma20")
     assert axis.get_xticks().tolist() == [0, 4, 8]
     assert drawn.alt == (
-        "test-h1, 1970: central 90% of the median event's forecast, in units of sigma20: 4 bars -2.00 to 1.90; 8 bars "
+        "test-h1, 1970: central 90% of the median event's forecast, in units of sigma20: 4 bars "
+        "-2.00 to 1.90; 8 bars "
         "-3.00 to 2.50."
     )
 
@@ -319,14 +416,24 @@ def test_the_training_curve_marks_the_checkpoint_that_was_chosen(drawn: Drawn) -
     assert figures.training_curve(METRICS, 1_200) == "training-figure"
     loss, validation = drawn.axes
     assert lines(loss) == [([100, 150, 1_200, 1_300], [2.4, 2.3, 2.2, 2.1], MUTED)]
-    assert lines(validation) == [([100, 1_200, 1_300], [3.3, 3.2, 3.25], INK), ([1_200], [3.2], ACCENT)]
+    assert lines(validation) == [
+        ([100, 1_200, 1_300], [3.3, 3.2, 3.25], INK),
+        ([1_200], [3.2], ACCENT),
+    ]
     [mark] = validation.texts
     assert (mark.get_text(), mark.xy) == ("chosen: 3.2000", (1_200, 3.2))  # type: ignore[attr-defined]
-    assert [title(axis) for axis in drawn.axes] == ["training loss of the return (nats)", "Validation (bits per event)"]
+    assert [title(axis) for axis in drawn.axes] == [
+        "training loss of the return (nats)",
+        "Validation (bits per event)",
+    ]
     assert [axis.get_xlabel() for axis in drawn.axes] == ["step", "step"]
-    assert [axis.margins()[1] for axis in drawn.axes] == [0.15, 0.15]  # the mark stands above its point
+    assert [axis.margins()[1] for axis in drawn.axes] == [
+        0.15,
+        0.15,
+    ]  # the mark stands above its point
     assert drawn.alt == (
-        "Training over 1,300 steps, 3 Validations. The chosen checkpoint, step 1,200, has 3.2000 bits per event. The "
+        "Training over 1,300 steps, 3 Validations. The chosen checkpoint, step 1,200, has 3.2000 "
+        "bits per event. The "
         "last one has 3.2500."
     )
     figures.training_curve(METRICS[1:2], 1_200)
@@ -382,7 +489,9 @@ def real_size(name: str) -> Split:
         lambda: figures.cumulative(real_size("test-h1")),
         lambda: figures.calibration(real_size("test-h1")),
         lambda: figures.portfolios(
-            backtested({(f"random_{each}", level): 0.03 for each in range(12) for level in (0.95, 0.99)})
+            backtested(
+                {(f"random_{each}", level): 0.03 for each in range(12) for level in (0.95, 0.99)}
+            )
         ),
         lambda: figures.training_curve(METRICS, 1_200),
     ],
@@ -393,11 +502,17 @@ def test_no_words_cover_each_other_or_leave_the_figure(
 ) -> None:
     written = []
     write = Text.draw
-    monkeypatch.setattr(Text, "draw", lambda text, *words: (written.append(text), write(text, *words)))
+    monkeypatch.setattr(
+        Text, "draw", lambda text, *words: (written.append(text), write(text, *words))
+    )
     with figures.in_style():
         draw()
         drawn.figure.draw_without_rendering()
-        boxes = {each: each.get_window_extent() for each in written if each.get_visible() and each.get_text()}
+        boxes = {
+            each: each.get_window_extent()
+            for each in written
+            if each.get_visible() and each.get_text()
+        }
     page = drawn.figure.bbox
     assert len(boxes) > 10
     for each, box in boxes.items():

@@ -1,4 +1,6 @@
-"""`vaiom report` of runs that were really trained and judged: what it says, what it needs, and what it refuses."""
+"""`vaiom report` of runs that were really trained and judged: what it says, what it needs, and what
+it refuses.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ import pytest
 from judged_runs import BASELINES, CONTEXT, Judged, Page
 
 from vaiom.cli.main import main
+from vaiom.corpus.store import open_corpus
 from vaiom.errors import DataError
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.ledger import LEDGER_NAME, ledger_heads
-from vaiom.events.corpus import open_corpus
 from vaiom.model.checkpoint import load_model
 from vaiom.model.vaiom import count_parameters
 from vaiom.report.contents import read_run
@@ -66,7 +68,9 @@ def vaiom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes seconds, and some tests ask for nothing that is drawn."""
-    monkeypatch.setattr("vaiom.report.figures._to_svg", lambda figure, name, alt: f'<svg id="{name}"></svg>')
+    monkeypatch.setattr(
+        "vaiom.report.figures._to_svg", lambda figure, name, alt: f'<svg id="{name}"></svg>'
+    )
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +89,19 @@ def test_the_page_has_its_parts_in_order(text: str, judged: Judged) -> None:
     page = Page(text)
     assert page.texts["h2"] == SECTIONS
     keys = [attributes["id"] for attributes in page.attributes("section")]
-    assert [attributes["href"] for attributes in page.attributes("a")] == [f"#{key}" for key in keys]
+    assert [attributes["href"] for attributes in page.attributes("a")] == [
+        f"#{key}" for key in keys
+    ]
     assert "tiny, seed 17" in text
     num_splits = len(judged.evaluations)
     assert len(page.attributes("figure")) == 1 + 3 * num_splits + 1
-    for name in ("calibration by asset", "by hour", "by volatility regime", "seeds together", "All test splits"):
+    for name in (
+        "calibration by asset",
+        "by hour",
+        "by volatility regime",
+        "seeds together",
+        "All test splits",
+    ):
         assert any(name in caption for caption in page.texts["caption"]), name
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -126,24 +138,38 @@ def test_every_figure_says_in_words_what_it_shows(text: str, judged: Judged) -> 
     for split, found in judged.evaluations.items():
         assert signed(found.against[0].gain.gain_bits) in pictures["gains-figure"]["aria-label"]
         worst = min(found.against, key=lambda each: each.gain.gain_bits)
-        assert f"Against {worst.baseline}, the strongest" in pictures[f"cumulative-{split}"]["aria-label"]
-        assert f"Against {worst.baseline} the model wins" in pictures[f"assets-{split}"]["aria-label"]
+        assert (
+            f"Against {worst.baseline}, the strongest"
+            in pictures[f"cumulative-{split}"]["aria-label"]
+        )
+        assert (
+            f"Against {worst.baseline} the model wins" in pictures[f"assets-{split}"]["aria-label"]
+        )
         assert "Kuiper p" in pictures[f"calibration-{split}"]["aria-label"]
         assert "EURUSD" in pictures[f"assets-{split}"]["aria-label"]
     best = read_run(judged.run).checkpoint.provenance
     assert best.validation_bits is not None
-    assert f"step {best.step}, has {bits(best.validation_bits)}" in pictures["training-figure"]["aria-label"]
+    assert (
+        f"step {best.step}, has {bits(best.validation_bits)}"
+        in pictures["training-figure"]["aria-label"]
+    )
 
 
-def test_the_band_of_the_histogram_holds_what_chance_does(judged: Judged, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_band_of_the_histogram_holds_what_chance_does(
+    judged: Judged, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a calibrated model's bins, 95 in 100 lie in it."""
     drawn: list[Any] = []
-    monkeypatch.setattr("vaiom.report.figures._to_svg", lambda figure, name, alt: drawn.append(figure))
+    monkeypatch.setattr(
+        "vaiom.report.figures._to_svg", lambda figure, name, alt: drawn.append(figure)
+    )
     split = read_run(judged.run).splits[0]
     calibration(split)
     band, found = drawn[0].axes[0].patches[0], split.evaluation.calibration
     bins, events = len(found.pit_histogram), found.pit.num_events
-    shares = np.random.default_rng(0).multinomial(events, np.full(bins, 1 / bins), 5_000) * bins / events
+    shares = (
+        np.random.default_rng(0).multinomial(events, np.full(bins, 1 / bins), 5_000) * bins / events
+    )
     inside = (shares >= band.get_y()) & (shares <= band.get_y() + band.get_height())
     assert inside.mean() == pytest.approx(0.95, abs=0.01)
 
@@ -151,7 +177,15 @@ def test_the_band_of_the_histogram_holds_what_chance_does(judged: Judged, monkey
 def test_nothing_comes_from_outside(text: str) -> None:
     assert not re.search(r"https?://|//\w|@import|url\((?!#)", text)
     page = Page(text)
-    assert not {tag for tag, _ in page.tags} & {"link", "img", "iframe", "object", "embed", "base", "image"}
+    assert not {tag for tag, _ in page.tags} & {
+        "link",
+        "img",
+        "iframe",
+        "object",
+        "embed",
+        "base",
+        "image",
+    }
     for _, attributes in page.tags:
         assert "src" not in attributes
         assert (attributes.get("href") or "#").startswith("#")
@@ -161,7 +195,9 @@ def test_nothing_comes_from_outside(text: str) -> None:
 def test_figures_take_every_colour_from_the_page(text: str) -> None:
     for picture in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
         assert "var(--" in picture
-        assert not re.search(r"#[0-9a-fA-F]{6}\b(?!-)", re.sub(r'(href="|url\()#[^")]*', "", picture))
+        assert not re.search(
+            r"#[0-9a-fA-F]{6}\b(?!-)", re.sub(r'(href="|url\()#[^")]*', "", picture)
+        )
 
 
 def test_the_same_run_gives_the_same_bytes(judged: Judged, text: str, tmp_path: Path) -> None:
@@ -182,10 +218,17 @@ def test_evaluations_are_read_back_as_they_were(judged: Judged) -> None:
 def test_provenance_names_everything(text: str, judged: Judged) -> None:
     contents = read_run(judged.run)
     origin = contents.checkpoint.provenance
-    for known in (contents.checkpoint.sha256, origin.corpus_sha256, contents.checkpoint.tokenizer.sha256):
+    for known in (
+        contents.checkpoint.sha256,
+        origin.corpus_sha256,
+        contents.checkpoint.tokenizer.sha256,
+    ):
         assert known in text
     looks = [json.loads(line) for line in (judged.corpus / LEDGER_NAME).read_text().splitlines()]
-    assert {look["run"] for look in looks if not look["checkpoint_sha256"]} >= {"frequency", "markov"}
+    assert {look["run"] for look in looks if not look["checkpoint_sha256"]} >= {
+        "frequency",
+        "markov",
+    }
     looks = [look for look in looks if look["checkpoint_sha256"]]
     assert [look["split"] for look in looks] == ["test-h1", "test-h2"]
     assert "scored 2 times" in text
@@ -193,10 +236,15 @@ def test_provenance_names_everything(text: str, judged: Judged) -> None:
         assert look["when"].replace("T", " ").removesuffix("+00:00") in text
     names = f"--only {','.join(BASELINES)} --context {CONTEXT}"
     assert f"vaiom baselines {judged.corpus} --out baselines {names} --split test-h1\n" in text
-    assert f"vaiom evaluate {judged.run} --corpus {judged.corpus} --split test-h1 --baselines baselines" in text
+    assert (
+        f"vaiom evaluate {judged.run} --corpus {judged.corpus} --split test-h1 --baselines "
+        f"baselines" in text
+    )
 
 
-def test_the_command_writes_all_formats(vaiom: Any, judged: Judged, tmp_path: Path, undrawn: None) -> None:
+def test_the_command_writes_all_formats(
+    vaiom: Any, judged: Judged, tmp_path: Path, undrawn: None
+) -> None:
     here = judged.copy_to(tmp_path)
     tables = {"--markdown": tmp_path / "t.md", "--latex": tmp_path / "t.tex"}
     words = [word for pair in tables.items() for word in pair]
@@ -214,7 +262,9 @@ def test_the_command_writes_all_formats(vaiom: Any, judged: Judged, tmp_path: Pa
     assert said["verdict"][0] in ran.out
 
 
-def test_one_asset_in_one_month_is_reported_with_what_cannot_be_said(lonely: Judged, tmp_path: Path) -> None:
+def test_one_asset_in_one_month_is_reported_with_what_cannot_be_said(
+    lonely: Judged, tmp_path: Path
+) -> None:
     write_report(lonely.run, out=tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "there is a single block, so no interval can be given" in text
@@ -249,7 +299,9 @@ def change(file: Path, **values: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
-def test_what_cannot_be_trusted_is_refused(vaiom: Any, judged: Judged, lonely: Judged, tmp_path: Path) -> None:
+def test_what_cannot_be_trusted_is_refused(
+    vaiom: Any, judged: Judged, lonely: Judged, tmp_path: Path
+) -> None:
     def refused(run: Path, *says: str, corpus: Path | None = None) -> None:
         ran = vaiom("report", run, *(["--corpus", corpus] if corpus else []))
         assert ran.code == 2, ran.err
@@ -282,12 +334,16 @@ def test_what_cannot_be_trusted_is_refused(vaiom: Any, judged: Judged, lonely: J
     refused(here.run, "not evaluated yet", f"vaiom evaluate {here.run} --split validation")
 
 
-def test_a_run_without_its_log_has_no_training_curve(judged: Judged, tmp_path: Path, undrawn: None) -> None:
+def test_a_run_without_its_log_has_no_training_curve(
+    judged: Judged, tmp_path: Path, undrawn: None
+) -> None:
     here = judged.copy_to(tmp_path)
     (here.run / "metrics.jsonl").unlink()
     shutil.rmtree(here.run / "checkpoints")
     write_report(here.run)
-    assert "training" not in [a["id"] for a in Page(Run(here.run).report.read_text()).attributes("section")]
+    assert "training" not in [
+        a["id"] for a in Page(Run(here.run).report.read_text()).attributes("section")
+    ]
 
 
 def test_forecasts_that_were_scored_against_the_run_have_a_part_of_their_own(
@@ -295,7 +351,12 @@ def test_forecasts_that_were_scored_against_the_run_have_a_part_of_their_own(
 ) -> None:
     here = judged.copy_to(tmp_path)
     evaluated = json.loads(Run(here.run).evaluation("validation").read_text())
-    more = {"form": "samples", "num_missing": 3, "run_sha256": evaluated["checkpoint_sha256"], "experiment": "b"}
+    more = {
+        "form": "samples",
+        "num_missing": 3,
+        "run_sha256": evaluated["checkpoint_sha256"],
+        "experiment": "b",
+    }
     for name in ("b", "a"):
         folder = Run(here.run).forecasts / name
         folder.mkdir(parents=True)
@@ -313,7 +374,11 @@ def test_forecasts_that_were_scored_against_the_run_have_a_part_of_their_own(
 
 def test_what_the_report_was_made_from_is_named(judged: Judged, tmp_path: Path) -> None:
     found = read_run(judged.run).inputs
-    assert (found.run, found.corpus, found.corpus_problem) == (str(judged.run), str(judged.corpus), None)
+    assert (found.run, found.corpus, found.corpus_problem) == (
+        str(judged.run),
+        str(judged.corpus),
+        None,
+    )
     assert (found.ledger_sha256, found.matplotlib) == (
         ledger_heads(open_corpus(judged.corpus))[-1],
         version("matplotlib"),
@@ -332,7 +397,10 @@ def test_a_card_has_the_origin_and_the_figures_of_the_model(judged: Judged, tmp_
     model, seconds = load_model(judged.run), Run(judged.run).read_metrics()[-1]["seconds"]
     assert card.startswith("\n# run\n") or card.startswith("# run\n")
     assert "| purpose | evidence |" in card
-    assert f"| parameters | {count(count_parameters(model.config, model.tokenizer.vocabulary_sizes))} |" in card
+    assert (
+        f"| parameters | "
+        f"{count(count_parameters(model.config, model.tokenizer.vocabulary_sizes))} |" in card
+    )
     assert f"| cost of training | {seconds:,.0f} s, teachers and compilation apart |" in card
     assert f"| weights | sha256 {model.sha256} |" in card
     assert "The figures are those of" not in card
@@ -342,7 +410,9 @@ def test_a_card_has_the_origin_and_the_figures_of_the_model(judged: Judged, tmp_
     assert "- test-h1: models had looked at these events once, this evaluation included." in card
     for split, found in judged.evaluations.items():
         assert f"| **model** | **{bits(found.bits['model'])}** |" in card
-        assert f"## {split}, {count(found.num_events)} events: bits per event and paired gain" in card
+        assert (
+            f"## {split}, {count(found.num_events)} events: bits per event and paired gain" in card
+        )
     file = tmp_path / "other.safetensors"
     shutil.copy(Run(judged.run).best, file)
     bare = render_card(file)
@@ -355,11 +425,16 @@ def test_a_card_has_the_origin_and_the_figures_of_the_model(judged: Judged, tmp_
 def test_the_card_of_a_model_for_use_has_the_figures_of_its_evidence() -> None:
     use, evidence = packaged_models()["fx-1h"], packaged_models()["fx-1h-evidence"]
     card, about = render_card(use), json.loads(Run(use).about.read_text())
-    assert "- The figures are those of `fx-1h-evidence`: the same settings, trained and selected on less." in card
+    assert (
+        "- The figures are those of `fx-1h-evidence`: the same settings, trained and selected on "
+        "less." in card
+    )
     assert "| purpose | for use: nothing is left to judge it on |" in card
     assert f"| weights | sha256 {load_model(use).sha256} |" in card
     assert f"| cost of training | {about['cost']} |" in card
     for split in Run(evidence).evaluated_splits():
         found = Evaluation.read(evidence, split)
-        assert f"## {split}, {count(found.num_events)} events: bits per event and paired gain" in card
+        assert (
+            f"## {split}, {count(found.num_events)} events: bits per event and paired gain" in card
+        )
     assert "The figures are those of" not in render_card(evidence)

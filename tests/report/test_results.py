@@ -1,4 +1,6 @@
-"""The tables of an evaluation have its figures, each under its name and in the unit that is written beside it."""
+"""The tables of an evaluation have its figures, each under its name and in the unit that is written
+beside it.
+"""
 
 from __future__ import annotations
 
@@ -99,12 +101,24 @@ bars | events | exact zeros | wider | variance over steps' | realised over it | 
 
 
 def blocks(interval: tuple[float, float] | None, wins: tuple[int, int] = (5, 6)) -> Any:
-    return Of(interval=interval, wins=wins, win_rate=wins[0] / wins[1], win_rate_interval=(0.5, 1.0))
+    return Of(
+        interval=interval, wins=wins, win_rate=wins[0] / wins[1], win_rate_interval=(0.5, 1.0)
+    )
 
 
 def gain(bits: float, near: tuple[float, float] | None, wide: tuple[float, float] | None) -> Any:
-    tails = {"negative": Of(gain_bits=0.1), "positive": Of(gain_bits=-0.2), "both": Of(gain_bits=None)}
-    return Of(num_events=1_200, gain_bits=bits, asset_months=blocks(near), months=blocks(wide, (2, 3)), tails=tails)
+    tails = {
+        "negative": Of(gain_bits=0.1),
+        "positive": Of(gain_bits=-0.2),
+        "both": Of(gain_bits=None),
+    }
+    return Of(
+        num_events=1_200,
+        gain_bits=bits,
+        asset_months=blocks(near),
+        months=blocks(wide, (2, 3)),
+        tails=tails,
+    )
 
 
 def against(name: str, bits: float) -> Any:
@@ -156,7 +170,9 @@ def evaluation() -> Any:
         against=[against("frequency", 0.1), against("markov", -0.05)],
         all_tests=[against("frequency", 0.3), against("markov", 0.2)],
         confidence_set=Of(
-            p_values={"markov": 1.0, "frequency": 0.0, "model": 0.04}, included=["markov", "model"], size=0.1
+            p_values={"markov": 1.0, "frequency": 0.0, "model": 0.04},
+            included=["markov", "model"],
+            size=0.1,
         ),
         seeds={
             "frequency": Of(
@@ -218,7 +234,10 @@ def evaluation() -> Any:
                 num_events=1_100,
                 zero_share=0.0025,
                 bits={"model": 3.4, "frequency": 3.5, "root_of_time": 3.3},
-                gains={"frequency": gain(0.1, (0.05, 0.15), (-0.1, 0.3)), "root_of_time": gain(-0.1, None, None)},
+                gains={
+                    "frequency": gain(0.1, (0.05, 0.15), (-0.1, 0.3)),
+                    "root_of_time": gain(-0.1, None, None),
+                },
                 wider=0.995,
                 variance_of_steps=1.0625,
                 variance_realised=0.9375,
@@ -237,7 +256,9 @@ def shown(tables: list[Table]) -> str:
     for table in tables:
         lines += [table.caption, " | ".join(column.name for column in table.columns)]
         for at, row in enumerate(table.formatted()):
-            lines.append(("* " if at in table.strong else "") + " | ".join(cell or "." for cell in row))
+            lines.append(
+                ("* " if at in table.strong else "") + " | ".join(cell or "." for cell in row)
+            )
     return "\n".join(lines).replace(MINUS, "-").replace(NOTHING, "none")
 
 
@@ -255,7 +276,9 @@ def test_tables_of_forecasts_have_their_name_in_place_of_the_models() -> None:
 
 
 def test_what_an_evaluation_lacks_has_no_table() -> None:
-    missing = dict.fromkeys(("all_tests", "seeds", "mixture", "joint", "horizons", "confidence_set"))
+    missing = dict.fromkeys(
+        ("all_tests", "seeds", "mixture", "joint", "horizons", "confidence_set")
+    )
     less = Of(**{**vars(evaluation()), **missing, "calibration_by": {}})
     found = tables_of(less, "Test")
     optional = ("all_tests", "seeds", "calibration_by", "joint", "states", "horizons")
@@ -297,7 +320,9 @@ def test_notes_say_what_limits_the_figures() -> None:
 
 def test_states_are_described_in_words() -> None:
     assert describe_states(evaluation().mixture) == (
-        "1.75 of 2 latent states are in effective use; knowing the state would add 0.0625 bits per event. "
-        "The heaviest state stays from one event of an asset to the next in 95.0% of the cases, against 82.0% if it "
+        "1.75 of 2 latent states are in effective use; knowing the state would add 0.0625 bits "
+        "per event. "
+        "The heaviest state stays from one event of an asset to the next in 95.0% of the cases, "
+        "against 82.0% if it "
         "were drawn anew. Measured on 2,048 events; the numbers of states mean nothing across runs."
     )

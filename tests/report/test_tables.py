@@ -70,7 +70,9 @@ READ = {
     "{}": "",
     **{"\\" + character: character for character in "&%$#_{}"},
 }
-TOKEN = re.compile("|".join(re.escape(token) for token in sorted(READ, key=len, reverse=True)) + "|.", re.DOTALL)
+TOKEN = re.compile(
+    "|".join(re.escape(token) for token in sorted(READ, key=len, reverse=True)) + "|.", re.DOTALL
+)
 
 
 def one_line(text: str) -> str:
@@ -90,7 +92,9 @@ def tables(draw: st.DrawFn) -> Table:
     width = draw(st.integers(1, 4))
     return Table(
         caption=draw(TEXTS | TRAPS),
-        columns=[Column(draw(TEXTS | TRAPS), draw(FORMATS), about=draw(TEXTS)) for _ in range(width)],
+        columns=[
+            Column(draw(TEXTS | TRAPS), draw(FORMATS), about=draw(TEXTS)) for _ in range(width)
+        ],
         rows=draw(st.lists(st.lists(CELLS, min_size=width, max_size=width), max_size=4)),
         strong=draw(st.frozensets(st.integers(0, 3))),
     )
@@ -107,14 +111,18 @@ def test_html_shows_every_cell_and_nothing_of_it_as_markup(table: Table) -> None
     assert page.texts["td"] == [cell for row in rows for cell in row[1:]]
     known = {"div", "table", "caption", "span", "thead", "tbody", "tr", "th", "td", "button"}
     assert {tag for tag, _ in page.tags} <= known
-    shown = [attributes.get("data-value") for tag, attributes in page.tags if tag in ("th", "td")][len(table.columns) :]
+    shown = [attributes.get("data-value") for tag, attributes in page.tags if tag in ("th", "td")][
+        len(table.columns) :
+    ]
     values = [None if isinstance(value, str) else value for row in table.rows for value in row]
     assert [None if text is None else float(text) for text in shown] == values
 
 
 @given(tables())
 def test_markdown_has_as_many_cells_in_every_line(table: Table) -> None:
-    caption, head, rule, *body = table.to_markdown().rstrip("\n").replace("\n\n", "\n", 1).split("\n")
+    caption, head, rule, *body = (
+        table.to_markdown().rstrip("\n").replace("\n\n", "\n", 1).split("\n")
+    )
     assert caption.startswith("**")
     assert len(body) == len(table.rows)
     for line in (head, rule, *body):
@@ -145,7 +153,9 @@ def test_latex_rows_have_their_cells(table: Table) -> None:
     assert len(lines) == len(table.rows)
     for line in lines:
         assert len(re.findall(r"(?<!\\)&", line)) == len(table.columns) - 1
-        assert not line.startswith(("[", "*")), "LaTeX would take it as an argument of the line before"
+        assert not line.startswith(("[", "*")), (
+            "LaTeX would take it as an argument of the line before"
+        )
 
 
 def test_a_row_of_another_width_is_refused() -> None:
@@ -162,12 +172,18 @@ def test_a_terminal_shows_every_number_whole_and_breaks_no_row(table: Table, wid
         return
     for row, texts in zip(table.rows, table.formatted(), strict=True):
         for value, cell in zip(row, texts, strict=True):
-            assert not isinstance(value, float) or any(cell.replace(MINUS, "-") in line for line in lines)
+            assert not isinstance(value, float) or any(
+                cell.replace(MINUS, "-") in line for line in lines
+            )
 
 
 def test_what_is_too_wide_for_a_terminal_goes_on_below_beside_the_first_column() -> None:
     columns = [Column("asset"), *(Column(f"figure {place}", bits) for place in range(8))]
-    table = Table("Figures", columns, [[name, *(place + 0.5 for place in range(8))] for name in ("EURUSD", "XAUUSD")])
+    table = Table(
+        "Figures",
+        columns,
+        [[name, *(place + 0.5 for place in range(8))] for name in ("EURUSD", "XAUUSD")],
+    )
     console = Console(file=io.StringIO(), width=40)
     console.print(table.to_terminal(40), crop=False)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
@@ -179,7 +195,10 @@ def test_what_is_too_wide_for_a_terminal_goes_on_below_beside_the_first_column()
 
 
 def test_a_table_of_items_takes_its_values_from_them() -> None:
-    columns = [Column("name", text, lambda item: item[0]), Column("won", ratio, lambda item: (item[1], 4))]
+    columns = [
+        Column("name", text, lambda item: item[0]),
+        Column("won", ratio, lambda item: (item[1], 4)),
+    ]
     table = Table.of("Wins", columns, [("a", 1), ("b", 3)])
     assert table.formatted() == [["a", "1/4"], ["b", "3/4"]]
     assert 'data-value="3.0"' in table.to_html()
@@ -188,10 +207,32 @@ def test_a_table_of_items_takes_its_values_from_them() -> None:
 def test_numbers_are_spelled_once() -> None:
     assert (signed(-0.01234), signed(0.5), signed(None)) == (f"{MINUS}0.0123", "+0.5000", NOTHING)
     assert (interval(None), interval((-1.0, 1.0))) == ("undefined", f"[{MINUS}1.0000, +1.0000]")
-    assert [p_value(p) for p in (None, 0.0, 0.00123, 0.05, 0.5)] == [NOTHING, "<0.0001", "0.0012", "0.05", "0.50"]
-    assert [count(None), count(1234), bits(None), ratio((2, 6))] == [NOTHING, "1,234", NOTHING, "2/6"]
-    assert [side_of_zero(pair) for pair in (None, (-1, 1), (0, 1), (0.1, 1), (-1, -0.1))] == [0, 0, 0, 1, -1]
-    assert [percent(share, 2) for share in (0.0, 1.0, 0.00001, 0.12345)] == ["0%", "100%", "0.00%", "12.35%"]
+    assert [p_value(p) for p in (None, 0.0, 0.00123, 0.05, 0.5)] == [
+        NOTHING,
+        "<0.0001",
+        "0.0012",
+        "0.05",
+        "0.50",
+    ]
+    assert [count(None), count(1234), bits(None), ratio((2, 6))] == [
+        NOTHING,
+        "1,234",
+        NOTHING,
+        "2/6",
+    ]
+    assert [side_of_zero(pair) for pair in (None, (-1, 1), (0, 1), (0.1, 1), (-1, -0.1))] == [
+        0,
+        0,
+        0,
+        1,
+        -1,
+    ]
+    assert [percent(share, 2) for share in (0.0, 1.0, 0.00001, 0.12345)] == [
+        "0%",
+        "100%",
+        "0.00%",
+        "12.35%",
+    ]
     assert [percent(share) for share in (None, 0.12345)] == [NOTHING, "12.3%"]
     assert [p_value(p) for p in (0.0001, 0.0999, 0.1)] == ["0.0001", "0.1", "0.10"]
     assert [text(value) for value in (None, 0, "word")] == [NOTHING, "0", "word"]
@@ -205,7 +246,12 @@ def printed(table: Table, width: int) -> list[str]:
 
 WON = Table(
     "Wins & losses",
-    [Column("asset"), Column("blocks won", ratio, about="Of all"), Column("gain", signed), Column("p", p_value)],
+    [
+        Column("asset"),
+        Column("blocks won", ratio, about="Of all"),
+        Column("gain", signed),
+        Column("p", p_value),
+    ],
     [["EURUSD", (2, 6), -0.01, None], ["XAU_USD", (11, 12), 0.5, 0.25]],
     frozenset({1}),
 )
@@ -241,7 +287,11 @@ def test_a_terminal_fills_its_width_before_it_begins_another_part() -> None:
 
 
 def test_prose_is_broken_into_lines_and_its_table_into_no_parts() -> None:
-    table = Table("Findings", [Column("asset"), Column("what", prose)], [["EURUSD", "rows that jump far\nthe first"]])
+    table = Table(
+        "Findings",
+        [Column("asset"), Column("what", prose)],
+        [["EURUSD", "rows that jump far\nthe first"]],
+    )
     assert printed(table, 22) == [
         "Findings",
         "asset   what",
@@ -259,13 +309,16 @@ def test_html_says_what_columns_mean_and_sorts_pairs_by_their_first_number() -> 
     assert lines[1] == (
         f'<thead><tr>{head} class="words"><button type="button">asset</button></th>'
         f'{head}><button type="button" title="Of all">blocks won</button></th>'
-        f'{head}><button type="button">gain</button></th>{head}><button type="button">p</button></th></tr></thead>'
+        f'{head}><button type="button">gain</button></th>{head}><button '
+        f'type="button">p</button></th></tr></thead>'
     )
     assert lines[3] == (
         '<tr><th scope="row" class="words">EURUSD</th><td data-value="2.0">2/6</td>'
         f'<td data-value="-0.01">{MINUS}0.0100</td><td>{NOTHING}</td></tr>'
     )
-    assert lines[4].startswith('<tr class=strong><th scope="row" class="words">XAU_USD</th><td data-value="11.0">')
+    assert lines[4].startswith(
+        '<tr class=strong><th scope="row" class="words">XAU_USD</th><td data-value="11.0">'
+    )
     assert WON.__html__() == WON.to_html()
 
 
@@ -277,8 +330,18 @@ def test_markdown_and_latex_align_columns_and_set_strong_rows_in_bold() -> None:
         "",
     ]
     assert WON.to_latex().split("\n") == [
-        *(r"\begin{table}[h]", r"\centering", r"\caption{Wins \& losses}", r"\begin{tabular}{lrrr}", r"\toprule"),
-        *(r"asset & blocks won & gain & p \\", r"\midrule", r"{}EURUSD & 2/6 & $-$0.0100 & \textendash{} \\"),
+        *(
+            r"\begin{table}[h]",
+            r"\centering",
+            r"\caption{Wins \& losses}",
+            r"\begin{tabular}{lrrr}",
+            r"\toprule",
+        ),
+        *(
+            r"asset & blocks won & gain & p \\",
+            r"\midrule",
+            r"{}EURUSD & 2/6 & $-$0.0100 & \textendash{} \\",
+        ),
         r"{}\textbf{XAU\_USD} & \textbf{11/12} & \textbf{+0.5000} & \textbf{0.25} \\",
         *(r"\bottomrule", r"\end{tabular}", r"\end{table}", ""),
     ]

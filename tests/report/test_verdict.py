@@ -16,7 +16,9 @@ from vaiom.report.results import headline, limits, verdict
 
 
 def with_gains(
-    judged: Judged, gains: dict[str, tuple[float, Interval | None, Interval | None]], num_blocks: int = 66
+    judged: Judged,
+    gains: dict[str, tuple[float, Interval | None, Interval | None]],
+    num_blocks: int = 66,
 ) -> RunContents:
     """The run's contents on one test split with other gains, asset-month and month intervals."""
     contents = read_run(judged.run)
@@ -47,7 +49,13 @@ def with_gains(
     ("gain", "near", "wide", "says", "never"),
     [
         (0.02, (0.01, 0.03), (0.005, 0.04), "0.0200 fewer than tree", "zero"),
-        (0.02, (0.01, 0.03), (-0.005, 0.04), "with whole months as blocks the interval includes zero", "told apart"),
+        (
+            0.02,
+            (0.01, 0.03),
+            (-0.005, 0.04),
+            "with whole months as blocks the interval includes zero",
+            "told apart",
+        ),
         (0.02, (-0.01, 0.03), (-0.01, 0.03), "the two cannot be told apart", "better"),
         (-0.02, (-0.03, -0.01), (-0.03, -0.01), "0.0200 more than tree", "fewer"),
         (-0.02, (-0.03, -0.01), (-0.03, -0.01), "the baseline is better", "told apart"),
@@ -66,7 +74,9 @@ def test_against_the_strongest(
 @pytest.mark.parametrize(("num_blocks", "told"), [(2, True), (6, True), (7, False)])
 def test_an_interval_over_few_blocks_says_so(judged: Judged, num_blocks: int, told: bool) -> None:
     said = verdict(with_gains(judged, {"tree": (0.02, (0.01, 0.03), None)}, num_blocks))[0]
-    assert (f"+0.0100 to +0.0300 over {num_blocks} asset-months only, a rough width)" in said) is told
+    assert (
+        f"+0.0100 to +0.0300 over {num_blocks} asset-months only, a rough width)" in said
+    ) is told
 
 
 def test_where_there_is_no_interval_none_is_counted(judged: Judged) -> None:
@@ -78,12 +88,20 @@ def test_the_strongest_is_named_and_the_others_counted(judged: Judged) -> None:
     sure = (0.05, 0.2)
     said = verdict(
         with_gains(
-            judged, {"weak": (0.1, sure, sure), "even": (0.0, (-1, 1), None), "strong": (-0.1, (-0.2, -0.05), None)}
+            judged,
+            {
+                "weak": (0.1, sure, sure),
+                "even": (0.0, (-1, 1), None),
+                "strong": (-0.1, (-0.2, -0.05), None),
+            },
         )
     )[0]
     assert "more than strong, the strongest baseline" in said
     assert "By intervals that exclude zero it beats 1 of 3 baselines and loses to 1." in said
-    assert "beats all 2 baselines" in verdict(with_gains(judged, {"a": (0.1, sure, sure), "b": (0.1, sure, sure)}))[0]
+    assert (
+        "beats all 2 baselines"
+        in verdict(with_gains(judged, {"a": (0.1, sure, sure), "b": (0.1, sure, sure)}))[0]
+    )
 
 
 def test_validation_alone_is_said_to_flatter(judged: Judged, tmp_path: Path) -> None:
@@ -99,9 +117,18 @@ def test_validation_alone_is_said_to_flatter(judged: Judged, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("gains", "says"),
     [
-        ({"tree": (0.02, (0.01, 0.03), None), "plain": (0.1, (0.05, 0.2), None)}, "Better than every baseline: 0.0200"),
-        ({"tree": (0.02, (-0.01, 0.03), None), "plain": (0.1, (0.05, 0.2), None)}, "Cannot be told from tree on"),
-        ({"tree": (-0.02, (-0.03, -0.01), None), "plain": (0.1, (0.05, 0.2), None)}, "Worse than tree on"),
+        (
+            {"tree": (0.02, (0.01, 0.03), None), "plain": (0.1, (0.05, 0.2), None)},
+            "Better than every baseline: 0.0200",
+        ),
+        (
+            {"tree": (0.02, (-0.01, 0.03), None), "plain": (0.1, (0.05, 0.2), None)},
+            "Cannot be told from tree on",
+        ),
+        (
+            {"tree": (-0.02, (-0.03, -0.01), None), "plain": (0.1, (0.05, 0.2), None)},
+            "Worse than tree on",
+        ),
         ({}, "Compared with no baseline"),
     ],
 )
@@ -142,12 +169,15 @@ def test_a_short_period_stands_beside_the_name_of_its_split(judged: Judged) -> N
     assert period_of(TINY_SPLITS, "sealed") == "2024-02-03 and later"
 
 
-def test_the_reader_is_told_of_tails_looks_and_simple_baselines(judged: Judged, lonely: Judged) -> None:
+def test_the_reader_is_told_of_tails_looks_and_simple_baselines(
+    judged: Judged, lonely: Judged
+) -> None:
     contents = read_run(judged.run)
     tail, looks = limits(contents)
     both = contents.splits[-1].evaluation.calibration.tails[2]
     assert tail == (
-        f"On 2024-01-20 to 2024-02-02 returns ended in a tail in {100 * both.observed:.1f}% of the events where "
+        f"On 2024-01-20 to 2024-02-02 returns ended in a tail in {100 * both.observed:.1f}% of "
+        f"the events where "
         f"{100 * both.predicted:.1f}% was forecast."
     )
     periods = "2024-01-10 to 2024-01-19 once, 2024-01-20 to 2024-02-02 once"
@@ -156,7 +186,10 @@ def test_the_reader_is_told_of_tails_looks_and_simple_baselines(judged: Judged, 
     [split] = alone.splits
     sealed = replace(split, evaluation=replace(split.evaluation, split="sealed", looks=3))
     _, simple, looks = limits(replace(alone, splits=[sealed]))
-    assert simple == "The model was compared with the simplest baselines only: `vaiom baselines` fits stronger ones."
+    assert (
+        simple == "The model was compared with the simplest baselines only: `vaiom baselines` fits "
+        "stronger ones."
+    )
     assert looks == "Looks at Test on this corpus, these included: the sealed interval 3 times."
     nothing = replace(split, evaluation=replace(split.evaluation, against=[]))
     said = verdict(replace(alone, splits=[nothing]))[0]
@@ -168,6 +201,12 @@ def test_of_several_splits_the_least_favourable_makes_the_title(judged: Judged) 
     worse = with_gains(judged, {"tree": (0.01, (0.005, 0.03), None)}).splits[0]
     bad = with_gains(judged, {"tree": (0.1, (-0.01, 0.3), None)}).splits[0]
     contents = read_run(judged.run)
-    assert headline(replace(contents, splits=[good, worse])) == "Better than every baseline: 0.0100 bits ahead of tree"
+    assert (
+        headline(replace(contents, splits=[good, worse]))
+        == "Better than every baseline: 0.0100 bits ahead of tree"
+    )
     second = replace(bad, period="2025H2")
-    assert headline(replace(contents, splits=[good, second, worse])) == "Cannot be told from tree on 2025H2"
+    assert (
+        headline(replace(contents, splits=[good, second, worse]))
+        == "Cannot be told from tree on 2025H2"
+    )

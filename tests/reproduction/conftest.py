@@ -1,4 +1,6 @@
-"""A simulated market, its corpus and finished reproductions of most tables and of some; made once."""
+"""A simulated market, its corpus and finished reproductions of most tables and of some;
+made once.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from reproductions import RUN_TABLES, SOME, SPLITS, Reproduced, reproduce, vaiom
 
 @pytest.fixture(autouse=True, scope="package")
 def one_thread() -> Iterator[None]:
-    """Here and in every process that a test starts: the order of sums would differ with their number."""
+    """Here and in every process that a test starts: the order of sums would differ with their
+    number.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from vaiom.experiments.engine import Task
+from vaiom.experiments.tasks import Task
 
 PROC = Path("/proc")
 
-needs_proc = pytest.mark.skipif(not (PROC / "self" / "stat").exists(), reason="no /proc to find processes in")
+needs_proc = pytest.mark.skipif(
+    not (PROC / "self" / "stat").exists(), reason="no /proc to find processes in"
+)
 
 
 def children_of(pid: int) -> list[int]:
@@ -19,7 +21,9 @@ def children_of(pid: int) -> list[int]:
     parents = {}
     for folder in PROC.glob("[0-9]*"):
         try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(folder.name)] = int(
+                (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            )
         except (OSError, IndexError):
             continue
     found = [pid]
@@ -38,7 +42,9 @@ def alive(pid: int) -> bool:
 def command_of(pid: int) -> str:
     """What a process was started as, or calls itself; empty where it has ended."""
     try:
-        return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return (
+            (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        )
     except OSError:
         return ""
 

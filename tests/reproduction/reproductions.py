@@ -1,4 +1,6 @@
-"""What the tests of this folder share: tiny settings, the command line, and records that can be compared."""
+"""What the tests of this folder share: tiny settings, the command line, and records that can be
+compared.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from reproduction.paper import COMPARISONS, Row
 from reproduction.plan import TABLES
 from reproduction.records import RUN, Record
 from vaiom.cli.main import main
-from vaiom.events.corpus import LEDGER_NAME
+from vaiom.corpus.store import LEDGER_NAME
 
 TINY = (
     "steps=2",
@@ -70,14 +72,32 @@ class Reproduced:
 def words_of(corpus: Path, out: Path, *more: object, settings: tuple[str, ...] = TINY) -> list[str]:
     """A tiny `vaiom reproduce`; tables and further options come last."""
     changes = [word for setting in settings for word in ("--set", setting)]
-    words = ["reproduce", *more, "--corpus", corpus, "--budget", "fast", "--out", out, "--device", "cpu", *changes]
+    words = [
+        "reproduce",
+        *more,
+        "--corpus",
+        corpus,
+        "--budget",
+        "fast",
+        "--out",
+        out,
+        "--device",
+        "cpu",
+        *changes,
+    ]
     return [str(word) for word in words]
 
 
 def vaiom(*words: object) -> Ran:
-    """A command as a user has it, run in this process; what is not the user's error comes through as it is."""
+    """A command as a user has it, run in this process; what is not the user's error comes through
+    as it is.
+    """
     out, err, code = io.StringIO(), io.StringIO(), 0
-    with patch.object(sys, "argv", ["vaiom", *map(str, words)]), redirect_stdout(out), redirect_stderr(err):
+    with (
+        patch.object(sys, "argv", ["vaiom", *map(str, words)]),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
         try:
             main()
         except SystemExit as end:
@@ -93,7 +113,9 @@ def reproduce(corpus: Path, folder: Path, tables: Sequence[str]) -> Reproduced:
     ran = vaiom(*words_of(corpus, out, *tables, "--baselines", baselines))
     assert ran.code == 0, ran.err
     ledger = (corpus / LEDGER_NAME).read_text()
-    return Reproduced(corpus=corpus, baselines=baselines, out=out, tables=tables, ran=ran, ledger=ledger)
+    return Reproduced(
+        corpus=corpus, baselines=baselines, out=out, tables=tables, ran=ran, ledger=ledger
+    )
 
 
 def start_vaiom(words: list[str], **environment: str) -> subprocess.Popen[str]:
@@ -108,7 +130,9 @@ def start_vaiom(words: list[str], **environment: str) -> subprocess.Popen[str]:
 
 
 def records_in(out: Path) -> dict[str, Any]:
-    """Every record, without the seconds that no two runs share and the number of the look that depends on the order."""
+    """Every record, without the seconds that no two runs share and the number of the look that
+    depends on the order.
+    """
     found = {}
     for file in sorted((out / "records").glob("[!.]*.json")):
         record = json.loads(file.read_text())
@@ -125,5 +149,11 @@ def without_minutes(page: str) -> str:
 
 def record_of(row: Row, seed: int, validation: dict[int, float], **more: Any) -> Record:
     """A finished run of a row."""
-    facts: dict[str, Any] = {"kind": RUN, "key": "", "name": row.experiment, "timeframe": row.timeframe, "seed": seed}
+    facts: dict[str, Any] = {
+        "kind": RUN,
+        "key": "",
+        "name": row.experiment,
+        "timeframe": row.timeframe,
+        "seed": seed,
+    }
     return Record(**{**facts, "validation": validation, "windows_per_step": 128, **more})

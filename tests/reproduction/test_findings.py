@@ -40,7 +40,9 @@ noises = st.builds(SeedNoise, bits=st.floats(1e-4, 0.1), num_seeds=st.integers(2
 published = st.floats(0.0001, 0.1).flatmap(lambda size: st.sampled_from([size, -size]))
 
 
-def judged(own: dict[int, float], other: dict[int, float], *more: Record) -> tuple[str, float | None, float | None]:
+def judged(
+    own: dict[int, float], other: dict[int, float], *more: Record
+) -> tuple[str, float | None, float | None]:
     """Verdict, difference and its error from one checkpoint a seed."""
     records = [record_of(ROW, seed, {1_000: bits}) for seed, bits in own.items()]
     records += [record_of(REFERENCE, seed, {1_000: bits}) for seed, bits in other.items()]
@@ -49,7 +51,9 @@ def judged(own: dict[int, float], other: dict[int, float], *more: Record) -> tup
 
 
 def test_by_hand() -> None:
-    verdict, delta, error = judged({17: 3.140, 29: 3.150, 43: 3.145}, {17: 3.150, 29: 3.162, 43: 3.159})
+    verdict, delta, error = judged(
+        {17: 3.140, 29: 3.150, 43: 3.145}, {17: 3.150, 29: 3.162, 43: 3.159}
+    )
     assert delta == pytest.approx(-0.012)
     assert error == pytest.approx(T_95_OF_3 * 0.002 / math.sqrt(3))
     assert verdict == HOLDS
@@ -61,40 +65,56 @@ def test_by_hand() -> None:
 def test_units_do_not_matter(values: list[float], noise: SeedNoise, scale: float) -> None:
     error = interval_half_width(values, noise)
     scaled = interval_half_width(
-        [scale * value for value in values], SeedNoise(bits=scale * noise.bits, num_seeds=noise.num_seeds)
+        [scale * value for value in values],
+        SeedNoise(bits=scale * noise.bits, num_seeds=noise.num_seeds),
     )
     assert error is not None
     assert scaled == pytest.approx(scale * error, rel=1e-6, abs=1e-9)
 
 
 @given(deltas, st.floats(0, 1), published)
-def test_a_comparison_read_backwards_says_the_same(values: list[float], error: float, theirs: float) -> None:
-    assert verdict_of(values, error, theirs) == verdict_of([-value for value in values], error, -theirs)
+def test_a_comparison_read_backwards_says_the_same(
+    values: list[float], error: float, theirs: float
+) -> None:
+    assert verdict_of(values, error, theirs) == verdict_of(
+        [-value for value in values], error, -theirs
+    )
 
 
 @given(deltas, st.floats(0, 1), st.floats(0, 1), published)
-def test_noise_only_ever_takes_a_verdict_away(values: list[float], error: float, more: float, theirs: float) -> None:
+def test_noise_only_ever_takes_a_verdict_away(
+    values: list[float], error: float, more: float, theirs: float
+) -> None:
     before, after = verdict_of(values, error, theirs), verdict_of(values, error + more, theirs)
     assert after in (before, UNRESOLVED)
     assert verdict_of(values, abs(mean(values)), theirs) == UNRESOLVED
 
 
 @given(deltas, published)
-def test_a_resolved_sign_is_the_published_one_or_it_is_not(values: list[float], theirs: float) -> None:
+def test_a_resolved_sign_is_the_published_one_or_it_is_not(
+    values: list[float], theirs: float
+) -> None:
     assume(abs(mean(values)) > 1e-6)
     assert verdict_of(values, 0.0, theirs) == (HOLDS if mean(values) * theirs > 0 else FAILS)
     assert verdict_of(values, 0.0, None) == ("better" if mean(values) < 0 else "worse")
 
 
-@given(st.lists(st.floats(3, 4), min_size=6, max_size=6), st.floats(-1, 1), st.permutations([17, 29, 43]))
-def test_levels_and_the_order_of_seeds_do_not_matter(bits: list[float], shift: float, seeds: list[int]) -> None:
+@given(
+    st.lists(st.floats(3, 4), min_size=6, max_size=6),
+    st.floats(-1, 1),
+    st.permutations([17, 29, 43]),
+)
+def test_levels_and_the_order_of_seeds_do_not_matter(
+    bits: list[float], shift: float, seeds: list[int]
+) -> None:
     own, other = dict(zip(seeds, bits[:3], strict=True)), dict(zip(seeds, bits[3:], strict=True))
     verdict, delta, error = judged(own, other)
     assert error is not None
     assert delta is not None
     assume(abs(abs(delta) - error) > 1e-6)
     moved = judged(
-        {seed: own[seed] + shift for seed in sorted(own)}, {seed: other[seed] + shift for seed in sorted(own)}
+        {seed: own[seed] + shift for seed in sorted(own)},
+        {seed: other[seed] + shift for seed in sorted(own)},
     )
     assert moved[0] == verdict
     assert moved[1:] == (pytest.approx(delta, abs=1e-9), pytest.approx(error, abs=1e-9))
@@ -102,10 +122,17 @@ def test_levels_and_the_order_of_seeds_do_not_matter(bits: list[float], shift: f
 
 def test_one_seed_has_the_noise_of_the_main_model() -> None:
     main = Row("main", MAIN, 1_000)
-    seeds = [record_of(main, seed, {1_000: bits}) for seed, bits in ((17, 3.140), (29, 3.144), (43, 3.142))]
+    seeds = [
+        record_of(main, seed, {1_000: bits})
+        for seed, bits in ((17, 3.140), (29, 3.144), (43, 3.142))
+    ]
     width = T_95_OF_3 * math.sqrt(2) * stdev([3.140, 3.144, 3.142])
     assert judged({17: 3.14}, {17: 3.15}) == (UNRESOLVED, pytest.approx(-0.01), None)
-    assert judged({17: 3.14}, {17: 3.15}, *seeds) == (UNRESOLVED, pytest.approx(-0.01), pytest.approx(width))
+    assert judged({17: 3.14}, {17: 3.15}, *seeds) == (
+        UNRESOLVED,
+        pytest.approx(-0.01),
+        pytest.approx(width),
+    )
     assert judged({17: 3.13}, {17: 3.15}, *seeds)[0] == HOLDS
     # Only seeds that both have are a pair.
     assert judged({17: 3.13, 29: 1.0}, {17: 3.15, 43: 9.0}, *seeds)[0] == HOLDS
@@ -137,10 +164,17 @@ def test_only_checkpoints_that_both_could_have_chosen_are_compared() -> None:
         (10, 10, 32, UNMATCHED),  # as many steps, fewer windows
     ],
 )
-def test_rows_of_different_published_lengths(own: int, other: int, windows: int, verdict: str) -> None:
-    reference, row = Row("reference", "cont", 50, 3.16), Row("row", "main-no-gap", 300, 3.15, "reference")
+def test_rows_of_different_published_lengths(
+    own: int, other: int, windows: int, verdict: str
+) -> None:
+    reference, row = (
+        Row("reference", "cont", 50, 3.16),
+        Row("row", "main-no-gap", 300, 3.15, "reference"),
+    )
     table = Comparison(name="test", title="", label="", rows=(reference, row))
-    records = [record_of(row, seed, {own: 3.0 + seed / 1e4}, windows_per_step=windows) for seed in (17, 29)]
+    records = [
+        record_of(row, seed, {own: 3.0 + seed / 1e4}, windows_per_step=windows) for seed in (17, 29)
+    ]
     records += [record_of(reference, seed, {other: 3.1 + seed / 1e4}) for seed in (17, 29)]
     assert measure(table, Records(records))[1].verdict == verdict
 
@@ -154,7 +188,10 @@ def test_what_is_too_short_is_not_claimed_and_what_is_missing_not_run() -> None:
 
 
 def test_a_row_beyond_the_end_of_its_run_says_where_the_curve_turned() -> None:
-    early, late = Row("early", "cont", 200, 3.2, "late", at_step=True), Row("late", "cont", 1_000, 3.1, at_step=True)
+    early, late = (
+        Row("early", "cont", 200, 3.2, "late", at_step=True),
+        Row("late", "cont", 1_000, 3.1, at_step=True),
+    )
     table = Comparison(name="test", title="", label="", rows=(early, late))
     measured = measure(table, Records([record_of(early, 17, {100: 3.0, 200: 3.2, 300: 3.1})]))
     assert [(each.verdict, each.best_steps, each.bits) for each in measured] == [
@@ -165,7 +202,10 @@ def test_a_row_beyond_the_end_of_its_run_says_where_the_curve_turned() -> None:
 
 def test_of_several_lengths_the_longest_stands_for_a_run() -> None:
     short = record_of(ROW, 17, {10: 2.0}, key="short", claimed=False, windows_per_step=10_000)
-    middle, long = record_of(ROW, 17, {500: 3.2}, key="middle"), record_of(ROW, 17, {1_000: 3.1}, key="long")
+    middle, long = (
+        record_of(ROW, 17, {500: 3.2}, key="middle"),
+        record_of(ROW, 17, {1_000: 3.1}, key="long"),
+    )
     for records in ([short, middle, long], [long, middle, short]):
         assert Records(records).runs(ROW.experiment, "1h")[17].key == "long"
 

@@ -37,8 +37,16 @@ def test_every_run_of_the_search_has_a_figure_of_its_own_curve_and_settings_that
     removed = tuple(f"{name}=" for name in REMOVED)
     for each, run in runs:
         if run["validation"]:  # of some only the figure was kept
-            assert run["bits"] == min(run["validation"].values()) == run["validation"][str(run["step"])]
-        kept = [setting for setting in (*each["common"], *run["settings"]) if not setting.startswith(removed)]
+            assert (
+                run["bits"]
+                == min(run["validation"].values())
+                == run["validation"][str(run["step"])]
+            )
+        kept = [
+            setting
+            for setting in (*each["common"], *run["settings"])
+            if not setting.startswith(removed)
+        ]
         experiment(each.get("experiment", "main")).with_settings(kept)
 
 
@@ -50,13 +58,15 @@ def test_the_claims_are_decided_by_the_tables_below_them() -> None:
     verdicts = Counter(row[4] for row in table.rows)
     assert set(verdicts) <= {HOLDS, FAILS, UNRESOLVED}
     assert (
-        told
-        == f"Of {len(CLAIMS)}: {verdicts[HOLDS]} hold, {verdicts[FAILS]} fail, {verdicts[UNRESOLVED]} are unresolved."
+        told == f"Of {len(CLAIMS)}: {verdicts[HOLDS]} hold, {verdicts[FAILS]} fail, "
+        f"{verdicts[UNRESOLVED]} are unresolved."
     )
     for claim in CLAIMS:
         _, published, ours, _, verdict, why = by_text[claim.text]
         assert why
         if verdict != UNRESOLVED:
-            assert (published < 0) == (ours < 0) if verdict == HOLDS else (published < 0) != (ours < 0)
+            assert (
+                (published < 0) == (ours < 0) if verdict == HOLDS else (published < 0) != (ours < 0)
+            )
     measured = {each.row.label: each for each in measure(comparison("rungs"), records)}
     assert by_text["5M parameters are worse than 0.9M"][2] == measured["5M"].delta_bits

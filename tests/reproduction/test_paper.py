@@ -34,7 +34,9 @@ def table_of(paper: str, label: str) -> list[list[str]]:
 
 
 def line_of(table: list[list[str]], *starts: object) -> set[float]:
-    """The numbers of the first line that starts with these cells, after whatever rule stands before it."""
+    """The numbers of the first line that starts with these cells, after whatever rule stands before
+    it.
+    """
     for cells in table:
         head = [cells[0].splitlines()[-1].strip(), *cells[1:]]
         if head[: len(starts)] == [str(start) for start in starts]:
@@ -44,7 +46,12 @@ def line_of(table: list[list[str]], *starts: object) -> set[float]:
 
 @pytest.mark.parametrize("comparison", PRINTED, ids=lambda each: each.name)
 def test_validation_figures_and_their_steps(paper_text: str, comparison: Comparison) -> None:
-    cells = {value for label in comparison.label.split(", ") for row in table_of(paper_text, label) for value in row}
+    cells = {
+        value
+        for label in comparison.label.split(", ")
+        for row in table_of(paper_text, label)
+        for value in row
+    }
     found = numbers(" & ".join(cells))
     for row in comparison.rows:
         assert row.bits in found, row.label
@@ -52,7 +59,9 @@ def test_validation_figures_and_their_steps(paper_text: str, comparison: Compari
             assert row.steps in found, row.label
 
 
-def test_every_figure_of_appendix_a_is_a_row_whose_experiment_is_what_it_says(paper_text: str) -> None:
+def test_every_figure_of_appendix_a_is_a_row_whose_experiment_is_what_it_says(
+    paper_text: str,
+) -> None:
     rows = {(row.timeframe, row.steps, row.bits): row for each in PRINTED for row in each.rows}
     seen = 0
     for cells in table_of(paper_text, "tab:app_validation_matrix"):
@@ -68,9 +77,14 @@ def test_every_figure_of_appendix_a_is_a_row_whose_experiment_is_what_it_says(pa
         branch, head = what.split(" / ")
         names, scope = aux.split(" / ")
         heads = {"Gap": "gap", "VolReg": "vol_regime", "Ord": "ordinal"}
-        assert model.input == {"DiscIn": "disc", "Pure ContIn": "cont", "HybridContIn": "hybrid"}[branch], cells
+        assert (
+            model.input
+            == {"DiscIn": "disc", "Pure ContIn": "cont", "HybridContIn": "hybrid"}[branch]
+        ), cells
         assert model.return_head == head.lower(), cells
-        assert model.auxiliaries == tuple(heads[name] for name in names.split("/") if name != "None"), cells
+        assert model.auxiliaries == tuple(
+            heads[name] for name in names.split("/") if name != "None"
+        ), cells
         assert train.scope == ("full" if scope == "FullSeq" else scope), cells
         assert {key: getattr(model, key) for key in RUNGS[rung]} == RUNGS[rung], cells
         assert train.steps >= number(steps), cells
@@ -82,7 +96,11 @@ def test_every_comparison_of_the_paper_is_there(paper_text: str) -> None:
     bits = {row.bits for each in PRINTED for row in each.rows}
     for label in named:
         for cells in table_of(paper_text, label):
-            figures = {value for value in numbers(" & ".join(cells)) if 3 < value < 10 and value != round(value)}
+            figures = {
+                value
+                for value in numbers(" & ".join(cells))
+                if 3 < value < 10 and value != round(value)
+            }
             assert figures <= bits, label
 
 
@@ -96,28 +114,42 @@ def test_seeds(paper_text: str) -> None:
 def test_test_figures(paper_text: str) -> None:
     main = table_of(paper_text, "tab:main_test")
     names = {"frequency": "Frequency", "markov": "Markov", "lightgbm": "LightGBM"}
-    for (split, bits), lines in zip(published.TEST_BITS.items(), (main[1:5], main[5:9]), strict=True):
+    for (split, bits), lines in zip(
+        published.TEST_BITS.items(), (main[1:5], main[5:9]), strict=True
+    ):
         for name, value in bits.items():
             start = f"{names[name]} baseline" if name in names else "VAIOM main model"
             assert value in line_of(lines, start), (split, name)
     seeds = table_of(paper_text, "tab:app_multiseed_test")
     for split, by_seed in published.TEST_SEEDS.items():
         for seed, gain in by_seed.items():
-            figures = {gain["bits"], gain["gain_bits"], *gain["interval"], round(100 * gain["win_rate"], 4)}
+            figures = {
+                gain["bits"],
+                gain["gain_bits"],
+                *gain["interval"],
+                round(100 * gain["win_rate"], 4),
+            }
             assert figures <= line_of(seeds, PERIODS[split], seed), (split, seed)
 
 
 def test_tails_and_blocks(paper_text: str) -> None:
-    tails, blocks = (table_of(paper_text, f"tab:app_{name}") for name in ("tail_decomposition", "bootstrap_details"))
+    tails, blocks = (
+        table_of(paper_text, f"tab:app_{name}")
+        for name in ("tail_decomposition", "bootstrap_details")
+    )
     for split, figures in published.TAILS.items():
         assert set(figures.values()) <= line_of(tails, PERIODS[split]), split
     for split, each in published.BOOTSTRAP.items():
         rates = {round(100 * rate, 4) for rate in (each["win_rate"], *each["win_rate_interval"])}
-        assert {each["events"], each["blocks"], *each["interval"], *rates} <= line_of(blocks, PERIODS[split]), split
+        assert {each["events"], each["blocks"], *each["interval"], *rates} <= line_of(
+            blocks, PERIODS[split]
+        ), split
 
 
 def test_corpus_and_rungs(paper_text: str) -> None:
-    splits = numbers(" & ".join(cell for row in table_of(paper_text, "tab:app_split_counts") for cell in row))
+    splits = numbers(
+        " & ".join(cell for row in table_of(paper_text, "tab:app_split_counts") for cell in row)
+    )
     assert set(published.SPLIT_EVENTS.values()) <= splits
     coverage = table_of(paper_text, "tab:asset_coverage")
     for symbol, counts in published.ASSETS.items():

@@ -24,8 +24,8 @@ from reproduction.plan import (
 )
 from reproduction.records import ENSEMBLE, PAIR, RUN, WALK
 from reproduction.tasks import Task
+from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import ConfigError
-from vaiom.events.corpus import Corpus, open_corpus
 from vaiom.experiments.registry import EXPERIMENTS, experiment
 from vaiom.training.experiment import Experiment
 
@@ -38,20 +38,38 @@ def corpus(simulated_corpus: Path) -> Corpus:
 SETTINGS = st.lists(
     st.sampled_from(
         [
-            *("steps=1", "steps=9999", "steps=20000", "micro_batch=1", "micro_batch=64", "validate_every=10"),
-            *("width=192", "context=16", "learning_rate=1e-3", "seed=5", "precision=fp32", "log_every=1"),
+            *(
+                "steps=1",
+                "steps=9999",
+                "steps=20000",
+                "micro_batch=1",
+                "micro_batch=64",
+                "validate_every=10",
+            ),
+            *(
+                "width=192",
+                "context=16",
+                "learning_rate=1e-3",
+                "seed=5",
+                "precision=fp32",
+                "log_every=1",
+            ),
         ]
     ),
     unique_by=lambda setting: setting.split("=")[0],
 )
 
 
-@given(st.sampled_from(sorted(EXPERIMENTS)), st.sampled_from(["full", "fast"]), SETTINGS, st.booleans())
+@given(
+    st.sampled_from(sorted(EXPERIMENTS)), st.sampled_from(["full", "fast"]), SETTINGS, st.booleans()
+)
 def test_what_is_claimed_is_long_enough_and_the_published_experiment(
     name: str, budget: str, settings: list[str], walks: bool
 ) -> None:
     published = experiment(name)
-    assume("context=16" not in settings or not published.model.attention_window)  # too short for such a model: refused
+    assume(
+        "context=16" not in settings or not published.model.attention_window
+    )  # too short for such a model: refused
     chosen = scale(published, budget, settings, walks=walks)
     train = chosen.experiment.train
     if chosen.claimed:
@@ -60,7 +78,10 @@ def test_what_is_claimed_is_long_enough_and_the_published_experiment(
         assert chosen.experiment.model == published.model
         assert chosen.experiment.with_changes(**_length(published)) == published
     # Whoever reads the table is told of every change that matters.
-    if (train.steps, train.windows_per_step) != (published.train.steps, published.train.windows_per_step):
+    if (train.steps, train.windows_per_step) != (
+        published.train.steps,
+        published.train.windows_per_step,
+    ):
         assert f"{train.steps:,} steps of {train.windows_per_step} windows" in chosen.changed
     if not settings and budget == "full":
         assert chosen.experiment == published
@@ -72,7 +93,9 @@ def _length(published: Experiment) -> dict[str, object]:
     return {name: getattr(published.train, name) for name in names}
 
 
-@pytest.mark.parametrize("name", sorted({row.experiment for each in COMPARISONS for row in each.rows}))
+@pytest.mark.parametrize(
+    "name", sorted({row.experiment for each in COMPARISONS for row in each.rows})
+)
 def test_the_fast_budget_only_shortens_and_keeps_every_claim(name: str) -> None:
     published, chosen = experiment(name), scale(experiment(name), "fast")
     assert chosen.experiment.train.steps <= published.train.steps
@@ -82,12 +105,16 @@ def test_the_fast_budget_only_shortens_and_keeps_every_claim(name: str) -> None:
 
 @settings(max_examples=10)
 @given(st.lists(st.sampled_from(TABLES), unique=True), st.sampled_from(["full", "fast"]))
-def test_tasks_are_unique_and_the_same_each_time(corpus: Corpus, names: list[str], budget: str) -> None:
+def test_tasks_are_unique_and_the_same_each_time(
+    corpus: Corpus, names: list[str], budget: str
+) -> None:
     tables = require_tables(names)
     tasks = plan_tasks(tables, {"1h": corpus}, budget)
     ids = [task.id for task in tasks]
     assert len(set(ids)) == len(ids)
-    assert ids == [task.id for task in plan_tasks(require_tables(names[::-1]), {"1h": corpus}, budget)]
+    assert ids == [
+        task.id for task in plan_tasks(require_tables(names[::-1]), {"1h": corpus}, budget)
+    ]
     # A task of some tables is one of all tables: its record is found whoever asked for it.
     assert set(ids) <= ids_of_all_tables(corpus, budget)
 
@@ -101,17 +128,25 @@ def test_seeds_and_splits(corpus: Corpus) -> None:
     tasks = plan_tasks(TABLES, {"1h": corpus, "4h": corpus}, "fast", TINY)
     runs = [task for task in tasks if task.kind == RUN and task.experiment]
     judged = [task for task in runs if task.splits]
-    assert [(name_of(task), seed_of(task)) for task in judged] == [(name, seed) for name in JUDGED for seed in SEEDS]
+    assert [(name_of(task), seed_of(task)) for task in judged] == [
+        (name, seed) for name in JUDGED for seed in SEEDS
+    ]
     assert {task.timeframe for task in judged} == {"1h"}
     pairs = [task for task in tasks if task.kind == PAIR]
     assert [task.runs for task in pairs] == [(judged[n + 3].id, judged[n].id) for n in range(3)]
-    assert [task.runs for task in tasks if task.kind == ENSEMBLE] == [tuple(task.id for task in judged[3:])]
+    assert [task.runs for task in tasks if task.kind == ENSEMBLE] == [
+        tuple(task.id for task in judged[3:])
+    ]
     assert {task.splits for task in judged} == {("validation", "test-h1", "test-h2")}
     assert {task.year for task in tasks if task.kind == WALK} == {2023, 2024}
-    last = {name_of(task) for task in runs if task.experiment and task.experiment.train.scope == "last"}
+    last = {
+        name_of(task) for task in runs if task.experiment and task.experiment.train.scope == "last"
+    }
     assert {seed_of(task) for task in runs if name_of(task) in last} == {SEEDS[0]}
     assert {seed_of(task) for task in runs if name_of(task) == "main-no-gap"} == set(SEEDS)
-    assert {row.experiment for row in rows_of("4h")} == {name_of(task) for task in runs if task.timeframe == "4h"}
+    assert {row.experiment for row in rows_of("4h")} == {
+        name_of(task) for task in runs if task.timeframe == "4h"
+    }
 
 
 def rows_of(timeframe: str) -> Iterator[object]:
@@ -130,7 +165,10 @@ def seed_of(task: Task) -> int:
 
 def test_a_key_is_of_what_decides_the_contents(corpus: Corpus) -> None:
     base, *others = (
-        {task.label: task.key for task in plan_tasks(["metadata"], {"1h": corpus}, budget, settings)}
+        {
+            task.label: task.key
+            for task in plan_tasks(["metadata"], {"1h": corpus}, budget, settings)
+        }
         for budget, settings in product(["full"], [(), ("width=64",), ("steps=7",)])
     )
     for other in others:

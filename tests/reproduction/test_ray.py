@@ -1,4 +1,6 @@
-"""A Ray cluster of two workers, one of which is killed midway, leaves the records and the corpus of this process."""
+"""A Ray cluster of two workers, one of which is killed midway, leaves the records and the corpus of
+this process.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ import pytest
 from processes import children_of, command_of, needs_proc
 from reproductions import TINY, Reproduced, records_in, start_vaiom, vaiom, words_of
 
+from vaiom.corpus import build
+from vaiom.corpus.build import CorpusConfig, build_corpus, propose_splits
 from vaiom.errors import ConfigError
-from vaiom.events import build
-from vaiom.events.build import CorpusConfig, build_corpus, propose_splits
-from vaiom.experiments.engine import Engine
-from vaiom.simulate.market import MarketConfig, write_market
+from vaiom.experiments.tasks import Engine
+from vaiom.simulation.market import MarketConfig, write_market
 
 ray = pytest.importorskip("ray", reason="the ray extra is not installed")
 
@@ -89,10 +91,14 @@ def cluster() -> Iterator[tuple[str, int]]:
 
 @pytest.mark.kills
 @needs_proc
-def test_a_killed_worker_is_replaced(some_reproduced: Reproduced, tmp_path: Path, cluster: tuple[str, int]) -> None:
+def test_a_killed_worker_is_replaced(
+    some_reproduced: Reproduced, tmp_path: Path, cluster: tuple[str, int]
+) -> None:
     address, head = cluster
     here, spread = tmp_path / "here", tmp_path / "spread"
-    words = words_of(some_reproduced.corpus, spread, *TABLES, "--engine", "ray", "--json", settings=SETTINGS)
+    words = words_of(
+        some_reproduced.corpus, spread, *TABLES, "--engine", "ray", "--json", settings=SETTINGS
+    )
     process = start_vaiom(words, RAY_ADDRESS=address)
     victim = None
     deadline = time.monotonic() + 100
@@ -124,11 +130,15 @@ def test_a_corpus_of_a_hundred_assets_survives_a_killed_worker(
     class KillsOnce:
         """The Ray engine, the first of whose workers dies when its rows are half written."""
 
-        def run(self, tasks: Any, perform: Any, finished: int = 0, report: Any = None) -> dict[str, str]:
+        def run(
+            self, tasks: Any, perform: Any, finished: int = 0, report: Any = None
+        ) -> dict[str, str]:
             def dies_once(task: Any, device: str) -> None:
                 if task.id == tasks_to_die and not marker.exists():
                     marker.touch()
-                    task.rows.write(task.rows.slices[task.symbols[0]].start, {"log_ret": [0.0] * 100})
+                    task.rows.write(
+                        task.rows.slices[task.symbols[0]].start, {"log_ret": [0.0] * 100}
+                    )
                     os.kill(os.getpid(), signal.SIGKILL)
                 perform(task, device)
 
@@ -143,10 +153,16 @@ def test_a_corpus_of_a_hundred_assets_survives_a_killed_worker(
     assert marker.exists()
     assert not ray.is_initialized()
     build_corpus(bars, tmp_path / "here", config)
-    files = sorted(path.relative_to(tmp_path / "here") for path in (tmp_path / "here").rglob("*") if path.is_file())
+    files = sorted(
+        path.relative_to(tmp_path / "here")
+        for path in (tmp_path / "here").rglob("*")
+        if path.is_file()
+    )
     assert len(files) > 20
     for file in files:
-        assert (tmp_path / "spread" / file).read_bytes() == (tmp_path / "here" / file).read_bytes(), file
+        assert (tmp_path / "spread" / file).read_bytes() == (
+            tmp_path / "here" / file
+        ).read_bytes(), file
 
 
 def test_no_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

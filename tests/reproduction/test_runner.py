@@ -1,4 +1,6 @@
-"""The runner: finished work is reused, broken work goes on, failures stop nothing, every engine leaves the same."""
+"""The runner: finished work is reused, broken work goes on, failures stop nothing, every engine
+leaves the same.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from types import SimpleNamespace
 
 import pytest
 from processes import alive, children_of, command_of, die, needs_proc
-from reproductions import SOME, TINY, Reproduced, records_in, start_vaiom, vaiom, without_minutes, words_of
+from reproductions import (
+    SOME,
+    TINY,
+    Reproduced,
+    records_in,
+    start_vaiom,
+    vaiom,
+    without_minutes,
+    words_of,
+)
 
 from cli.command_line import require_refusal
 from reproduction.findings import Records
@@ -21,8 +32,8 @@ from reproduction.paper import MAIN, SEEDS
 from reproduction.plan import plan_tasks
 from reproduction.records import BASELINES, RUN, read_record
 from reproduction.tasks import Place, finish_tasks
-from vaiom.events.corpus import open_corpus
-from vaiom.experiments.engine import Engine
+from vaiom.corpus.store import open_corpus
+from vaiom.experiments.tasks import Engine
 
 
 def page_of_some(some_reproduced: Reproduced, out: Path) -> str:
@@ -44,7 +55,11 @@ def page_of_some(some_reproduced: Reproduced, out: Path) -> str:
 def test_a_second_call_runs_nothing(some_reproduced: Reproduced) -> None:
     def times() -> dict[str, int]:
         files = [*some_reproduced.out.glob("r*/**/*"), some_reproduced.corpus / "ledger.jsonl"]
-        return {str(file): file.stat().st_mtime_ns for file in files if "baselines" not in file.name and file.is_file()}
+        return {
+            str(file): file.stat().st_mtime_ns
+            for file in files
+            if "baselines" not in file.name and file.is_file()
+        }
 
     before, page = times(), some_reproduced.page
     again = vaiom(
@@ -61,7 +76,9 @@ def test_a_second_call_runs_nothing(some_reproduced: Reproduced) -> None:
     assert some_reproduced.page == page
 
 
-def test_a_failure_is_told_at_the_end_and_stops_nothing(some_reproduced: Reproduced, tmp_path: Path) -> None:
+def test_a_failure_is_told_at_the_end_and_stops_nothing(
+    some_reproduced: Reproduced, tmp_path: Path
+) -> None:
     words = words_of(some_reproduced.corpus, tmp_path, *SOME)
     listed = json.loads(vaiom(*words, "--list", "--json").out)["runs"]
     done = vaiom(*words, "--json")
@@ -132,7 +149,9 @@ def test_killed_midway_and_started_again(some_reproduced: Reproduced, tmp_path: 
     records = records_in(tmp_path)
     assert len(records) > len(finished)
     assert records.items() <= records_in(some_reproduced.out).items()
-    assert without_minutes((tmp_path / "reproduction.md").read_text()) == page_of_some(some_reproduced, tmp_path)
+    assert without_minutes((tmp_path / "reproduction.md").read_text()) == page_of_some(
+        some_reproduced, tmp_path
+    )
 
 
 def test_two_workers_leave_the_records_of_one(some_reproduced: Reproduced, tmp_path: Path) -> None:
@@ -147,7 +166,9 @@ def test_two_workers_leave_the_records_of_one(some_reproduced: Reproduced, tmp_p
 @needs_proc
 def test_workers_die_with_their_runner(some_reproduced: Reproduced, tmp_path: Path) -> None:
     settings = ("steps=100000", "log_every=1", "validate_every=50", *TINY[2:])
-    process = start_vaiom(words_of(some_reproduced.corpus, tmp_path, "sweep", "--workers", 2, settings=settings))
+    process = start_vaiom(
+        words_of(some_reproduced.corpus, tmp_path, "sweep", "--workers", 2, settings=settings)
+    )
     while process.poll() is None and not list(tmp_path.glob("runs/*/metrics.jsonl")):
         time.sleep(0.05)
     below = children_of(process.pid)
@@ -164,7 +185,9 @@ def test_workers_die_with_their_runner(some_reproduced: Reproduced, tmp_path: Pa
 @needs_proc
 def test_a_worker_that_is_killed_fails_alone(some_reproduced: Reproduced, tmp_path: Path) -> None:
     settings = ("steps=3000", "log_every=1", "validate_every=500", *TINY[2:])
-    words = words_of(some_reproduced.corpus, tmp_path, "sweep", "--workers", 2, "--json", settings=settings)
+    words = words_of(
+        some_reproduced.corpus, tmp_path, "sweep", "--workers", 2, "--json", settings=settings
+    )
     process = start_vaiom(words)
     while process.poll() is None and not list(tmp_path.glob("runs/*/metrics.jsonl")):
         time.sleep(0.02)
@@ -185,21 +208,31 @@ def test_the_last_processes_may_die_too() -> None:
     assert failed == {code: f"its process ended with code {code}" for code in ("3", "4", "5")}
 
 
-def test_baselines_that_came_later_are_added_without_training(some_reproduced: Reproduced, tmp_path: Path) -> None:
+def test_baselines_that_came_later_are_added_without_training(
+    some_reproduced: Reproduced, tmp_path: Path
+) -> None:
     place = Place(corpora={"1h": some_reproduced.corpus}, out=tmp_path)
-    planned = plan_tasks(["seeds-validation"], {"1h": open_corpus(some_reproduced.corpus)}, "fast", TINY)
-    chosen = [task for task in planned if task.kind == BASELINES or task.label == f"1h-{MAIN}-s{SEEDS[0]}"]
+    planned = plan_tasks(
+        ["seeds-validation"], {"1h": open_corpus(some_reproduced.corpus)}, "fast", TINY
+    )
+    chosen = [
+        task for task in planned if task.kind == BASELINES or task.label == f"1h-{MAIN}-s{SEEDS[0]}"
+    ]
     assert not finish_tasks(chosen, place, Engine(device="cpu"))
     states = {file: file.stat().st_mtime_ns for file in place.runs.rglob("step-*")}
     only = ("--only", "frequency,ewma_t", "--split", "validation", "--context", 16)
     vaiom("baselines", some_reproduced.corpus, "--out", tmp_path / "later", *only)
-    assert not finish_tasks(chosen, replace(place, baselines=tmp_path / "later"), Engine(device="cpu"))
+    assert not finish_tasks(
+        chosen, replace(place, baselines=tmp_path / "later"), Engine(device="cpu")
+    )
     [record] = Records.read(place.records).runs(MAIN).values()
     assert set(record.scored["validation"].bits) == {"model", "frequency", "ewma_t"}
     assert {file: file.stat().st_mtime_ns for file in states} == states
 
 
-def test_records_of_another_corpus_are_not_mixed_in(some_reproduced: Reproduced, tmp_path: Path) -> None:
+def test_records_of_another_corpus_are_not_mixed_in(
+    some_reproduced: Reproduced, tmp_path: Path
+) -> None:
     bars = tmp_path / "bars"
     vaiom("data", "simulate", "--assets", 1, "--bars", 20_000, "--out", bars)
     vaiom("corpus", "build", bars, "--out", tmp_path / "corpus")
@@ -207,10 +240,17 @@ def test_records_of_another_corpus_are_not_mixed_in(some_reproduced: Reproduced,
     require_refusal(vaiom(*words), "of another 1h corpus", "--out")
 
 
-def test_foreign_baselines_are_refused_before_anything_runs(some_reproduced: Reproduced, tmp_path: Path) -> None:
+def test_foreign_baselines_are_refused_before_anything_runs(
+    some_reproduced: Reproduced, tmp_path: Path
+) -> None:
     settings = (*TINY, "context=32")
     words = words_of(
-        some_reproduced.corpus, tmp_path, "main-test", "--baselines", some_reproduced.baselines, settings=settings
+        some_reproduced.corpus,
+        tmp_path,
+        "main-test",
+        "--baselines",
+        some_reproduced.baselines,
+        settings=settings,
     )
     require_refusal(vaiom(*words), "stored losses are not of this context", "16", "32")
     assert not (tmp_path / "runs").exists()

@@ -1,4 +1,6 @@
-"""Each asset left out once: records of what a model is worth on it, and the table that is made of them."""
+"""Each asset left out once: records of what a model is worth on it, and the table that is made of
+them.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +11,44 @@ import pytest
 
 from reproduction.transfer import PAGE_NAME, main, write_transfer_page
 from strategies import random_bars
-from vaiom.events.corpus import open_corpus
+from vaiom.corpus.store import open_corpus
 from vaiom.files import read_json
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_model
 
 TINY = (
-    *("steps=4", "validate_every=2", "log_every=2", "warmup_steps=1", "width=12", "num_heads=2", "num_layers=1"),
+    *(
+        "steps=4",
+        "validate_every=2",
+        "log_every=2",
+        "warmup_steps=1",
+        "width=12",
+        "num_heads=2",
+        "num_layers=1",
+    ),
     *("context=16", "attention_window=8", "micro_batch=4", "dropout=0", "stochastic_depth=0"),
 )
 
 
-def test_an_asset_is_scored_unknown_adapted_and_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_asset_is_scored_unknown_adapted_and_from_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
-        "vaiom.experiments.refit.SHORT", {"steps": 2, "validate_every": 2, "warmup_steps": 0, "teachers": 0}
+        "vaiom.experiments.refit.SHORT",
+        {"steps": 2, "validate_every": 2, "warmup_steps": 0, "teachers": 0},
     )
     for seed, symbol in enumerate(("EURUSD", "GBPUSD", "XAUUSD")):
         write_symbol(tmp_path / "bars", symbol, random_bars(11_000, seed, datetime(2023, 12, 1)))
-    words = ["--bars", str(tmp_path / "bars"), "--out", str(tmp_path / "out"), "--asset", "EURUSD", "--device", "cpu"]
+    words = [
+        "--bars",
+        str(tmp_path / "bars"),
+        "--out",
+        str(tmp_path / "out"),
+        "--asset",
+        "EURUSD",
+        "--device",
+        "cpu",
+    ]
     words += [word for setting in TINY for word in ("--set", setting)]
     main(words)
     file = tmp_path / "out" / "records" / "EURUSD-s17.json"
@@ -40,7 +62,9 @@ def test_an_asset_is_scored_unknown_adapted_and_from_nothing(tmp_path: Path, mon
         names = {"frequency", "hour_of_week", "unknown", "adapted", "from_nothing"}
         assert set(found["bits"]) == names
         gain = found["gains"]["adapted"]["unknown"]
-        assert gain["gain_bits"] == pytest.approx(found["bits"]["unknown"] - found["bits"]["adapted"])
+        assert gain["gain_bits"] == pytest.approx(
+            found["bits"]["unknown"] - found["bits"]["adapted"]
+        )
         assert gain["interval"][0] <= gain["gain_bits"] <= gain["interval"][1]
     before = file.stat().st_mtime_ns
     main(words)  # finished work is reused

@@ -8,7 +8,7 @@ from serve_runs import CONTEXT, SYMBOLS, TinyRun, as_json
 
 from strategies import random_bars
 from training.tiny_runs import SPLITS, TINY
-from vaiom.events.build import CorpusConfig, build_corpus
+from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.market.folder import write_symbol
 from vaiom.training.loop import train
 
@@ -22,7 +22,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
     for seed, symbol in enumerate(SYMBOLS):
         bars = random_bars(1_700, seed)
         bars = bars.with_columns(
-            High=pl.max_horizontal("Open", "Close") * 1.0003, Low=pl.min_horizontal("Open", "Close") * 0.9997
+            High=pl.max_horizontal("Open", "Close") * 1.0003,
+            Low=pl.min_horizontal("Open", "Close") * 0.9997,
         )
         history[symbol], later[symbol] = bars[:-LATER], as_json(bars[-LATER:])
         write_symbol(folder / "bars", symbol, history[symbol])

@@ -1,4 +1,6 @@
-"""What the tests of this folder share: bars as JSON, a service in this process, a service in another one."""
+"""What the tests of this folder share: bars as JSON, a service in this process, a service in
+another one.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ import polars as pl
 import torch
 
 from training.tiny_runs import TINY
-from vaiom.events.fields import CROSS_FIELDS
+from vaiom.features.fields import CROSS_FIELDS
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.model.vaiom import Vaiom
 from vaiom.serve.app import Service, make_app
@@ -44,7 +46,10 @@ class TinyRun:
 
 def as_json(frame: pl.DataFrame) -> list[dict[str, Any]]:
     return [
-        {name.lower(): value.isoformat() if name == "Datetime" else value for name, value in bar.items()}
+        {
+            name.lower(): value.isoformat() if name == "Datetime" else value
+            for name, value in bar.items()
+        }
         for bar in frame.iter_rows(named=True)
     ]
 
@@ -72,13 +77,29 @@ async def in_process(config: ServeConfig) -> AsyncIterator[tuple[httpx.AsyncClie
 
 
 @contextmanager
-def subprocess_server(tiny: TinyRun, state: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`vaiom serve` as a user starts it, on a port that is free; killed at the end unless it has ended."""
-    command = [sys.executable, "-m", "vaiom", "serve", str(tiny.run), "--state", str(state), "--port", "0"]
+def subprocess_server(
+    tiny: TinyRun, state: Path, *options: str
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`vaiom serve` as a user starts it, on a port that is free; killed at the end unless it has
+    ended.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "vaiom",
+        "serve",
+        str(tiny.run),
+        "--state",
+        str(state),
+        "--port",
+        "0",
+    ]
     process = subprocess.Popen(
-        [*command, "--threads", "1", "--backfill", str(BACKFILL), *options], text=True, stderr=subprocess.PIPE,
+        [*command, "--threads", "1", "--backfill", str(BACKFILL), *options],
+        text=True,
+        stderr=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     try:
         address = announced_address(process)
         while httpx.get(f"{address}/readyz", timeout=None).status_code != 200:
@@ -106,5 +127,10 @@ def reading_others(tiny: TinyRun, folder: Path, changes: dict[str, Any]) -> Path
     config = TINY.with_changes(context=CONTEXT, fields=("ret_z", *CROSS_FIELDS), **changes).model
     torch.manual_seed(0)
     file = folder / "model.safetensors"
-    save_checkpoint(file, Vaiom(config, trained.tokenizer.vocabulary_sizes), trained.tokenizer, trained.provenance)
+    save_checkpoint(
+        file,
+        Vaiom(config, trained.tokenizer.vocabulary_sizes),
+        trained.tokenizer,
+        trained.provenance,
+    )
     return file

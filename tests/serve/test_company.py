@@ -1,4 +1,6 @@
-"""A model that reads other assets, served: a forecast follows when the others' bars arrive, also after a restart."""
+"""A model that reads other assets, served: a forecast follows when the others' bars arrive, also
+after a restart.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,19 @@ import polars as pl
 import pytest
 from serve_runs import TinyRun, as_json, bar_row, config_of, in_process, reading_others
 
-from vaiom.forecast.engine import TOLERANCE
+from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.model.row_step import RowStep
+from vaiom.model.incremental import RowStep
 from vaiom.serve.app import Service
 from vaiom.serve.state import Pushed
 
 
-@pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "attention_window": 8}], ids=["learned", "windowed"])
-def test_a_forecast_follows_the_bars_of_other_assets(tiny: TinyRun, tmp_path: Path, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changes", [{}, {"positions": "rotary", "attention_window": 8}], ids=["learned", "windowed"]
+)
+def test_a_forecast_follows_the_bars_of_other_assets(
+    tiny: TinyRun, tmp_path: Path, changes: dict[str, Any]
+) -> None:
     options: dict[str, Any] = {"run": reading_others(tiny, tmp_path, changes), "bars": tiny.bars}
 
     async def serve(pushed: list[str]) -> tuple[dict[str, Any], str]:
@@ -28,17 +34,22 @@ def test_a_forecast_follows_the_bars_of_other_assets(tiny: TinyRun, tmp_path: Pa
             assert service.forecaster.reads_other_assets
             for symbol in pushed:
                 body = {"bars": tiny.later[symbol][:1]}
-                assert (await client.post(f"/v1/assets/{symbol}/bars", json=body)).status_code == 200
+                assert (
+                    await client.post(f"/v1/assets/{symbol}/bars", json=body)
+                ).status_code == 200
             answer = await client.get("/v1/assets/EURUSD/forecast")
             alone = await client.post(
-                "/v1/forecast", json={"symbol": "EURUSD", "bars": as_json(tiny.history["EURUSD"].tail(60))}
+                "/v1/forecast",
+                json={"symbol": "EURUSD", "bars": as_json(tiny.history["EURUSD"].tail(60))},
             )
             assert alone.json()["missing_assets"] == ["XAUUSD"]
             service.live.try_snapshot = lambda: None  # type: ignore[method-assign]  # as a crash would leave it
             return answer.json(), json.dumps(service.live.online.to_json())
 
     async def settle() -> dict[str, Any]:
-        """What the second bar settles: the forecast that has read both first bars, though nobody asked for it."""
+        """What the second bar settles: the forecast that has read both first bars, though nobody
+        asked for it.
+        """
         async with in_process(config_of(tiny, tmp_path / "another", **options)) as (client, _):
             for symbol, number in (("EURUSD", 0), ("XAUUSD", 0), ("EURUSD", 1)):
                 body = {"bars": tiny.later[symbol][number : number + 1]}
@@ -64,9 +75,17 @@ def test_a_forecast_follows_the_bars_of_other_assets(tiny: TinyRun, tmp_path: Pa
     assert asyncio.run(settle())["quantiles"]["0.5"] == pytest.approx(plain.quantile(0.5), rel=1e-3)
 
 
-def test_every_asset_has_its_chance_of_a_rise_while_bars_come(tiny: TinyRun, tmp_path: Path) -> None:
-    """A bar of another asset, after whatever the service did for the answer, makes forecasts old and no null."""
-    options: dict[str, Any] = {"run": reading_others(tiny, tmp_path, {}), "bars": tiny.bars, "backfill": 0}
+def test_every_asset_has_its_chance_of_a_rise_while_bars_come(
+    tiny: TinyRun, tmp_path: Path
+) -> None:
+    """A bar of another asset, after whatever the service did for the answer, makes forecasts old
+    and no null.
+    """
+    options: dict[str, Any] = {
+        "run": reading_others(tiny, tmp_path, {}),
+        "bars": tiny.bars,
+        "backfill": 0,
+    }
 
     async def run() -> None:
         async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, service):
@@ -95,7 +114,9 @@ def test_every_asset_has_its_chance_of_a_rise_while_bars_come(tiny: TinyRun, tmp
 def test_a_live_bar_is_one_step_of_a_windowed_model(
     tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It makes the forecast before it again where bars of other assets have come since, on record or not."""
+    """It makes the forecast before it again where bars of other assets have come since, on record
+    or not.
+    """
     run = reading_others(tiny, tmp_path, {"positions": "rotary", "attention_window": 8})
     taken, real = 0, RowStep.step_all
 
@@ -113,7 +134,9 @@ def test_a_live_bar_is_one_step_of_a_windowed_model(
         ("XAUUSD", [2, 3], 2),  # of several bars, the forecast before them must be made before them
     ):
         taken = 0
-        [pushed] = service.live.push_all([(symbol, [bar_row(**tiny.later[symbol][number]) for number in numbers])])
+        [pushed] = service.live.push_all(
+            [(symbol, [bar_row(**tiny.later[symbol][number]) for number in numbers])]
+        )
         assert isinstance(pushed, Pushed)
         assert pushed.settled
         assert taken == steps, symbol

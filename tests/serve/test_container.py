@@ -1,4 +1,6 @@
-"""The container's files say what the service understands, and its dashboard asks for what /metrics has."""
+"""The container's files say what the service understands, and its dashboard asks for what /metrics
+has.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,15 @@ def check_command(words: list[str]) -> dict[str, str]:
 def test_the_image_serves_without_root_and_keeps_all_in_one_volume() -> None:
     options = check_command(json.loads(TOOL["the_one"](IMAGE, "CMD")))
     volume = TOOL["the_one"](IMAGE, "VOLUME")
-    assert {Path(options[name]).parts[:2] for name in ("--state", "--ledger")} == {Path(volume).parts}
+    assert {Path(options[name]).parts[:2] for name in ("--state", "--ledger")} == {
+        Path(volume).parts
+    }
     user = TOOL["the_one"](IMAGE, "USER")
     assert 0 not in map(int, user.split(":"))
     assert "/healthz" in TOOL["the_one"](IMAGE, "HEALTHCHECK")
-    assert [name for name, _ in IMAGE].index("USER") > max(at for at, (name, _) in enumerate(IMAGE) if name == "RUN")
+    assert [name for name, _ in IMAGE].index("USER") > max(
+        at for at, (name, _) in enumerate(IMAGE) if name == "RUN"
+    )
 
 
 def test_the_image_installs_the_tested_versions_from_files_that_its_context_has() -> None:
@@ -52,15 +58,22 @@ def test_the_image_installs_the_tested_versions_from_files_that_its_context_has(
     assert all("--constraint constraints.txt" in words for words in installs)
     copied = {each for name, words in BUILD if name == "COPY" for each in words.split()[:-1]}
     assert all((ROOT / each).exists() for each in copied)
-    assert copied == {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"}
+    assert copied == {
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"
+    }
 
 
 def test_the_composed_service_is_the_images_on_a_read_only_root() -> None:
-    image, composed = check_command(json.loads(TOOL["the_one"](IMAGE, "CMD"))), check_command(SERVED["command"])
+    image, composed = (
+        check_command(json.loads(TOOL["the_one"](IMAGE, "CMD"))),
+        check_command(SERVED["command"]),
+    )
     assert composed == {**image, "--allow-host": "vaiom"}  # Prometheus calls it by its name
     assert SERVED["user"] == TOOL["the_one"](IMAGE, "USER")
     assert SERVED["volumes"] == [f"state:{TOOL['the_one'](IMAGE, 'VOLUME')}"]
-    assert SERVED["healthcheck"]["test"][1:] == json.loads(TOOL["the_one"](IMAGE, "HEALTHCHECK").partition("CMD ")[2])
+    assert SERVED["healthcheck"]["test"][1:] == json.loads(
+        TOOL["the_one"](IMAGE, "HEALTHCHECK").partition("CMD ")[2]
+    )
     assert (ROOT / SERVED["build"]["dockerfile"]).is_file()
     for name, service in COMPOSE["services"].items():
         assert service["read_only"] is True, name
@@ -73,19 +86,32 @@ def test_the_composed_service_is_the_images_on_a_read_only_root() -> None:
 def test_prometheus_and_grafana_find_each_other() -> None:
     scraped = yaml.safe_load((MONITORING / "prometheus.yml").read_text())["scrape_configs"][0]
     assert scraped["static_configs"][0]["targets"] == ["vaiom:8000"]
-    (source,) = yaml.safe_load((MONITORING / "grafana" / "datasource.yml").read_text())["datasources"]
+    (source,) = yaml.safe_load((MONITORING / "grafana" / "datasource.yml").read_text())[
+        "datasources"
+    ]
     assert source["url"].split("/")[2].split(":")[0] in COMPOSE["services"]
-    assert {each["datasource"]["uid"] for panel in DASHBOARD["panels"] for each in panel["targets"]} == {source["uid"]}
-    (provider,) = yaml.safe_load((MONITORING / "grafana" / "dashboards.yml").read_text())["providers"]
-    assert any(f":{provider['options']['path']}/" in each for each in COMPOSE["services"]["grafana"]["volumes"])
+    assert {
+        each["datasource"]["uid"] for panel in DASHBOARD["panels"] for each in panel["targets"]
+    } == {source["uid"]}
+    (provider,) = yaml.safe_load((MONITORING / "grafana" / "dashboards.yml").read_text())[
+        "providers"
+    ]
+    assert any(
+        f":{provider['options']['path']}/" in each
+        for each in COMPOSE["services"]["grafana"]["volumes"]
+    )
 
 
 def test_every_metric_of_the_dashboard_is_on_a_real_page(tiny: TinyRun, tmp_path: Path) -> None:
     async def page() -> str:
-        config = config_of(tiny, tmp_path / "state", bars=tiny.bars, ledger=tmp_path / "ledger.jsonl")
+        config = config_of(
+            tiny, tmp_path / "state", bars=tiny.bars, ledger=tmp_path / "ledger.jsonl"
+        )
         async with in_process(config) as (client, _):
             body: dict[str, Any] = {"bars": tiny.later[SYMBOLS[0]][:1]}
-            assert (await client.post(f"/v1/assets/{SYMBOLS[0]}/bars", json=body)).status_code == 200
+            assert (
+                await client.post(f"/v1/assets/{SYMBOLS[0]}/bars", json=body)
+            ).status_code == 200
             return str((await client.get("/metrics")).text)
 
     served: dict[str, set[str]] = {}
@@ -98,5 +124,9 @@ def test_every_metric_of_the_dashboard_is_on_a_real_page(tiny: TinyRun, tmp_path
         assert names
         assert set(names) <= served.keys(), each["expr"]
         labels = set().union(*(served[name] for name in names))
-        grouped = {label for found in re.findall(r"by \((.*?)\)", each["expr"]) for label in found.split(", ")}
+        grouped = {
+            label
+            for found in re.findall(r"by \((.*?)\)", each["expr"])
+            for label in found.split(", ")
+        }
         assert grouped | set(re.findall(r"{{(\w+)}}", each["legendFormat"])) <= labels, each

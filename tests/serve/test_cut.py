@@ -1,4 +1,6 @@
-"""Bars that would shut out the real ones are refused, and what is stored can be looked at, cut and rebuilt."""
+"""Bars that would shut out the real ones are refused, and what is stored can be looked at, cut and
+rebuilt.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +37,21 @@ def moved(bar: dict[str, Any], stamp: datetime) -> dict[str, Any]:
     return {**bar, "datetime": stamp.isoformat()}
 
 
-async def push(client: httpx.AsyncClient, *bars: dict[str, Any], symbol: str = "EURUSD") -> httpx.Response:
+async def push(
+    client: httpx.AsyncClient, *bars: dict[str, Any], symbol: str = "EURUSD"
+) -> httpx.Response:
     return await client.post(f"/v1/assets/{symbol}/bars", json={"bars": list(bars)}, headers=KEY)
 
 
 def stored(service: Service) -> str:
-    return json.dumps([service.live.online.to_json(), service.store.last_bars("EURUSD", 9_999)], default=str)
+    return json.dumps(
+        [service.live.online.to_json(), service.store.last_bars("EURUSD", 9_999)], default=str
+    )
 
 
-def test_bars_of_the_future_and_between_the_stamps_are_refused(tiny: TinyRun, tmp_path: Path) -> None:
+def test_bars_of_the_future_and_between_the_stamps_are_refused(
+    tiny: TinyRun, tmp_path: Path
+) -> None:
     first, second = tiny.later["EURUSD"][:2]
     at = datetime.fromisoformat(second["datetime"])
 
@@ -78,7 +86,12 @@ def test_the_grid_is_the_assets_own(tiny: TinyRun, tmp_path: Path) -> None:
     async def run() -> None:
         async with in_process(config_of(tiny, tmp_path)) as (client, _):
             assert (await push(client, *bars[:30])).status_code == 200
-            assert "between" in refusal(await push(client, moved(bars[30], datetime(2024, 3, 8, 9))), 422)["problem"]
+            assert (
+                "between"
+                in refusal(await push(client, moved(bars[30], datetime(2024, 3, 8, 9))), 422)[
+                    "problem"
+                ]
+            )
             assert (await push(client, *bars[30:])).status_code == 200
 
     asyncio.run(run())
@@ -86,12 +99,18 @@ def test_the_grid_is_the_assets_own(tiny: TinyRun, tmp_path: Path) -> None:
 
 def test_an_asset_goes_on_at_any_phase_that_it_had(tiny: TinyRun, tmp_path: Path) -> None:
     """A folder may hold stamps of two phases: the older one is no other grid."""
-    quarter, full = random_bars(40, start=datetime(2024, 3, 4, 9, 15)), random_bars(3, start=datetime(2024, 3, 6, 10))
+    quarter, full = (
+        random_bars(40, start=datetime(2024, 3, 4, 9, 15)),
+        random_bars(3, start=datetime(2024, 3, 6, 10)),
+    )
     write_symbol(tmp_path / "bars", "EURUSD", quarter.vstack(full))
     bars = as_json(random_bars(1, start=datetime(2024, 3, 6, 14, 15)))
 
     async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path / "state", bars=tmp_path / "bars")) as (client, _):
+        async with in_process(config_of(tiny, tmp_path / "state", bars=tmp_path / "bars")) as (
+            client,
+            _,
+        ):
             refusal(await push(client, moved(bars[0], datetime(2024, 3, 6, 14, 45))), 422)
             assert (await push(client, *bars)).status_code == 200
 
@@ -99,10 +118,14 @@ def test_an_asset_goes_on_at_any_phase_that_it_had(tiny: TinyRun, tmp_path: Path
 
 
 @pytest.mark.parametrize(("later", "code"), [(48, 200), (47, 200), (49, 200), (46, 422)])
-def test_longer_bars_may_move_with_summer_time(tiny: TinyRun, tmp_path: Path, later: int, code: int) -> None:
+def test_longer_bars_may_move_with_summer_time(
+    tiny: TinyRun, tmp_path: Path, later: int, code: int
+) -> None:
     """Four-hour bars that follow New York's clock are an hour off after one of its changes."""
     trained, file = load_checkpoint(tiny.run / "best.safetensors"), tmp_path / "model.safetensors"
-    save_checkpoint(file, trained.model, replace(trained.tokenizer, timeframe="4h"), trained.provenance)
+    save_checkpoint(
+        file, trained.model, replace(trained.tokenizer, timeframe="4h"), trained.provenance
+    )
     bars = as_json(random_bars(31, start=datetime(2024, 3, 4, 2), step=timedelta(hours=4)))
     stamp = datetime.fromisoformat(bars[29]["datetime"]) + timedelta(hours=later)
 
@@ -126,13 +149,18 @@ def test_the_metrics_of_removed_bars_are_gone(tiny: TinyRun, tmp_path: Path) -> 
         config = config_of(tiny, tmp_path, bars=tiny.bars, api_keys=("secret",))
         async with in_process(config) as (client, _):
             await push(client, *tiny.later["EURUSD"][:1])
-            assert 'last_bar_seconds{asset="EURUSD"}' in (await client.get("/metrics", headers=KEY)).text
+            assert (
+                'last_bar_seconds{asset="EURUSD"}'
+                in (await client.get("/metrics", headers=KEY)).text
+            )
             path = "/v1/assets/EURUSD/bars?after=1999-01-01T00:00:00"
             assert (await client.delete(path, headers=KEY)).status_code == 200
             told = (await client.get("/metrics", headers=KEY)).text
             assert 'vaiom_last_bar_seconds{asset="XAUUSD"}' in told
             # What was counted since the start is not taken back.
-            assert [line.split("{")[0] for line in told.splitlines() if "EURUSD" in line] == ["vaiom_bars_total"]
+            assert [line.split("{")[0] for line in told.splitlines() if "EURUSD" in line] == [
+                "vaiom_bars_total"
+            ]
 
     asyncio.run(run())
 
@@ -157,7 +185,9 @@ def test_bars_are_cut_and_what_is_left_is_as_if_they_had_never_come(
             history = (await client.get("/v1/assets/EURUSD/history", headers=KEY)).json()
             forecast = (await client.get("/v1/assets/EURUSD/forecast", headers=KEY)).json()
             left = json.dumps(service.live.online.to_json())
-            forgotten = await client.delete("/v1/assets/EURUSD/bars?after=1970-01-01T00:00:00", headers=KEY)
+            forgotten = await client.delete(
+                "/v1/assets/EURUSD/bars?after=1970-01-01T00:00:00", headers=KEY
+            )
             stored = {"symbol": "EURUSD", "removed": CONTEXT + 7, "num_bars": 0, "as_of": None}
             assert forgotten.json() == stored
             return left, history, forecast
@@ -166,8 +196,16 @@ def test_bars_are_cut_and_what_is_left_is_as_if_they_had_never_come(
         url = f"/v1/assets/EURUSD/bars?after={after}"
         refusal(await client.delete(url), 401)
         answer = await client.delete(url, headers=KEY)
-        assert answer.json() == {"symbol": "EURUSD", "removed": 5, "num_bars": 1580 + 7, "as_of": after}
-        refusal(await client.delete("/v1/assets/GBPUSD/bars?after=2024-01-01T00:00:00", headers=KEY), 404)
+        assert answer.json() == {
+            "symbol": "EURUSD",
+            "removed": 5,
+            "num_bars": 1580 + 7,
+            "as_of": after,
+        }
+        refusal(
+            await client.delete("/v1/assets/GBPUSD/bars?after=2024-01-01T00:00:00", headers=KEY),
+            404,
+        )
         refusal(await client.delete("/v1/assets/EURUSD/bars?after=yesterday", headers=KEY), 422)
 
     cut, whole = asyncio.run(run("cut", 12, True)), asyncio.run(run("whole", 7, False))
@@ -181,7 +219,9 @@ def test_without_keys_nobody_removes_bars(tiny: TinyRun, tmp_path: Path) -> None
     async def run() -> None:
         async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
             before = stored(service)
-            error = refusal(await client.delete("/v1/assets/EURUSD/bars?after=2024-01-01T00:00:00"), 401)
+            error = refusal(
+                await client.delete("/v1/assets/EURUSD/bars?after=2024-01-01T00:00:00"), 401
+            )
             assert "vaiom state" in error["fix"]
             assert (stored(service) == before) is True
 
@@ -194,13 +234,17 @@ def live(tiny: TinyRun, state: Path) -> LiveAssets:
     return LiveAssets(forecaster, Store(state, forecaster.card.sha256), 0.0)
 
 
-def test_a_history_that_is_not_stored_is_not_cut_but_can_be_forgotten(tiny: TinyRun, tmp_path: Path) -> None:
+def test_a_history_that_is_not_stored_is_not_cut_but_can_be_forgotten(
+    tiny: TinyRun, tmp_path: Path
+) -> None:
     bars, tmp_path = tmp_path / "bars", tmp_path / "state"
     write_symbol(bars, "EURUSD", tiny.history["EURUSD"])
     write_symbol(bars, "XAUUSD", tiny.history["XAUUSD"][:-5])
     assets = live(tiny, tmp_path)
     assets.load_folder(bars, 0)
-    last, sooner = (stream.last for stream in (assets.online.streams[symbol] for symbol in ("EURUSD", "XAUUSD")))
+    last, sooner = (
+        stream.last for stream in (assets.online.streams[symbol] for symbol in ("EURUSD", "XAUUSD"))
+    )
     for after in (last - timedelta(hours=1), sooner):
         with pytest.raises(RefusalError, match="no longer stored") as refused:
             assets.cut("EURUSD", after)
@@ -231,8 +275,12 @@ def test_what_comes_after_an_asset_was_forgotten_is_kept(tiny: TinyRun, tmp_path
     assets.store.close()
 
 
-def test_a_kill_while_a_folder_is_brought_in_leaves_a_state_as_if_undisturbed(tiny: TinyRun, tmp_path: Path) -> None:
-    """Before and after every transaction of the start the file is set aside, and a service goes on from there."""
+def test_a_kill_while_a_folder_is_brought_in_leaves_a_state_as_if_undisturbed(
+    tiny: TinyRun, tmp_path: Path
+) -> None:
+    """Before and after every transaction of the start the file is set aside, and a service goes on
+    from there.
+    """
     whole, aside = live(tiny, tmp_path / "whole"), []
 
     def keep(statement: str) -> None:
@@ -245,12 +293,16 @@ def test_a_kill_while_a_folder_is_brought_in_leaves_a_state_as_if_undisturbed(ti
     for state in aside:
         again = live(tiny, state)
         again.load_folder(tiny.bars, 0)
-        assert (again.online.to_json() == whole.online.to_json()) is True  # not shown: they are long
+        assert (
+            again.online.to_json() == whole.online.to_json()
+        ) is True  # not shown: they are long
         again.store.close()
     whole.store.close()
 
 
-def test_a_cut_that_fails_removes_nothing(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_that_fails_removes_nothing(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where the disk fails only when what is left is read again."""
     assets = live(tiny, tmp_path)
     assets.load_folder(tiny.bars, 0)
@@ -293,20 +345,32 @@ def test_nothing_is_removed_without_a_record_of_it(
                 assert len(service.store.last_bars("EURUSD", 9_999)) == CONTEXT + 2
             answer = await client.delete(url, headers=KEY)
             assert (answer.status_code, answer.json()["removed"]) == (200, 1)
-            removal = [each for _, each in read_ledger(tmp_path / "ledger.jsonl") if isinstance(each, Removal)]
-            assert removal == [Removal(symbol="EURUSD", after=datetime.fromisoformat(bars[0]["datetime"]))]
+            removal = [
+                each
+                for _, each in read_ledger(tmp_path / "ledger.jsonl")
+                if isinstance(each, Removal)
+            ]
+            assert removal == [
+                Removal(symbol="EURUSD", after=datetime.fromisoformat(bars[0]["datetime"]))
+            ]
 
     asyncio.run(run())
 
 
-def test_forecasts_of_the_past_are_not_kept_of_what_was_forgotten_meanwhile(tiny: TinyRun, tmp_path: Path) -> None:
+def test_forecasts_of_the_past_are_not_kept_of_what_was_forgotten_meanwhile(
+    tiny: TinyRun, tmp_path: Path
+) -> None:
     """Also where bars have come again since."""
     assets = live(tiny, tmp_path)
     replays = assets.load_folder(tiny.bars, 4)
     assets.cut("XAUUSD", datetime(1970, 1, 1))
     assets.push("XAUUSD", [bar_row(**each) for each in tiny.later["XAUUSD"][:3]])
-    assets.settle_replays(replays, assets.forecaster.forecast_consecutive([window for window, _ in replays]))
-    assert {symbol: len(settled) for symbol, settled in assets.settled.items() if settled} == {"EURUSD": 4}
+    assets.settle_replays(
+        replays, assets.forecaster.forecast_consecutive([window for window, _ in replays])
+    )
+    assert {symbol: len(settled) for symbol, settled in assets.settled.items() if settled} == {
+        "EURUSD": 4
+    }
     assets.store.close()
 
 
@@ -318,7 +382,10 @@ def test_a_disk_that_cannot_be_read_is_told_in_words(tiny: TinyRun, tmp_path: Pa
 
 
 def test_the_command_looks_cuts_and_rebuilds(
-    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: TinyRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def vaiom(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["vaiom", "state", *map(str, words)])
@@ -342,7 +409,9 @@ def test_the_command_looks_cuts_and_rebuilds(
     assets.try_snapshot()
     assets.store.close()
     eurusd, xauusd = shown()
-    folder_end, after = (each.isoformat() for each in (tiny.history["EURUSD"]["Datetime"][-1], bars[1].datetime))
+    folder_end, after = (
+        each.isoformat() for each in (tiny.history["EURUSD"]["Datetime"][-1], bars[1].datetime)
+    )
     assert (eurusd["bars"], xauusd["bars"]) == (CONTEXT + 4, CONTEXT)
     assert (eurusd["last"], eurusd["seeded_to"]) == (bars[3].datetime.isoformat(), folder_end)
     code, _, said = vaiom(state, "--after", folder_end[:10], "--symbol", "EURUSD")
@@ -353,7 +422,9 @@ def test_the_command_looks_cuts_and_rebuilds(
     assert (code, said) == (0, "")
     assert "no such asset is stored" in vaiom(state, "--symbol", "GBPUSD")[2]
     record = ForecastLedger(tmp_path / "ledger.jsonl", "")
-    code, _, said = vaiom(state, "--after", after, "--ledger", record.file)  # the service still writes it
+    code, _, said = vaiom(
+        state, "--after", after, "--ledger", record.file
+    )  # the service still writes it
     assert (code, "another process is writing" in said, shown()) == (2, True, [eurusd, xauusd])
     record.close()
     code, _, said = vaiom(state, "--after", after, "--ledger", record.file)

@@ -1,4 +1,6 @@
-"""The dashboard in a real browser: what it shows is what the service says, by keyboard, on a phone, in the dark."""
+"""The dashboard in a real browser: what it shows is what the service says, by keyboard, on a phone,
+in the dark.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,24 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def address(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     state, followed = tmp_path_factory.mktemp("dashboard"), tmp_path_factory.mktemp("followed")
-    with subprocess_server(tiny, state, "--bars", str(tiny.bars), "--follow", str(followed)) as (address, _):
+    with subprocess_server(tiny, state, "--bars", str(tiny.bars), "--follow", str(followed)) as (
+        address,
+        _,
+    ):
         for symbol, bars in tiny.later.items():
             for bar in bars[:12]:
-                assert client.post(f"{address}/v1/assets/{symbol}/bars", json={"bars": [bar]}).status_code == 200
+                assert (
+                    client.post(
+                        f"{address}/v1/assets/{symbol}/bars", json={"bars": [bar]}
+                    ).status_code
+                    == 200
+                )
         # The figures stand still when the forecasts before them have been made again.
         for symbol in tiny.later:
-            while len(client.get(f"{address}/v1/assets/{symbol}/history").json()["forecasts"]) < BACKFILL + 12:
+            while (
+                len(client.get(f"{address}/v1/assets/{symbol}/history").json()["forecasts"])
+                < BACKFILL + 12
+            ):
                 time.sleep(0.05)
         yield address
 
@@ -54,10 +67,18 @@ def opened(browser: Any, address: str, **options: Any) -> tuple[Any, list[str]]:
     page = browser.new_context(**options).new_page()
     page.set_default_timeout(PATIENCE_MS)
     problems: list[str] = []
-    page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
+    page.on(
+        "console",
+        lambda message: (
+            problems.append(message.text) if message.type in ("error", "warning") else None
+        ),
+    )
     page.on("pageerror", lambda error: problems.append(str(error)))
     origin = address.partition("#")[0]
-    page.on("request", lambda request: None if request.url.startswith(origin) else problems.append(request.url))
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith(origin) else problems.append(request.url),
+    )
     page.goto(address)
     return page, problems
 
@@ -70,7 +91,8 @@ def test_what_is_shown_is_what_the_service_says(browser: Any, address: str) -> N
     page, problems = opened(browser, address)
     page.wait_for_selector("#prob-up")
     assert page.locator("#symbol").inner_text() == "EURUSD"
-    # The asset list is the first stop after the link that skips it; an arrow key goes to the next asset.
+    # The asset list is the first stop after the link that skips it; an arrow key goes to the next
+    # asset.
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.dataset.symbol") == "EURUSD"
@@ -91,7 +113,9 @@ def test_what_is_shown_is_what_the_service_says(browser: Any, address: str) -> N
     for basis_points in ("3", "20"):
         page.locator("#beyond").fill(basis_points)
         shown = page.locator("#beyond").evaluate("each => each.valueAsNumber") / 1e4
-        said = client.get(f"{address}/v1/assets/XAUUSD/forecast", params={"beyond": shown}).json()["prob_beyond"]
+        said = client.get(f"{address}/v1/assets/XAUUSD/forecast", params={"beyond": shown}).json()[
+            "prob_beyond"
+        ]
         assert value(page, "prob-beyond") == pytest.approx(said, abs=1e-12)
 
     history = client.get(f"{address}/v1/assets/XAUUSD/history?last=512").json()
@@ -103,10 +127,14 @@ def test_what_is_shown_is_what_the_service_says(browser: Any, address: str) -> N
     page.keyboard.press("ArrowLeft")
     assert page.locator("#readout").inner_text().startswith(history["bars"][-2]["datetime"][:10])
     began = forecast["as_of"].replace("T", " ")[:16]
-    assert re.search(rf"{began} UTC and ended \d+ (minutes|hours|days) ago\.", page.locator("#when").inner_text())
+    assert re.search(
+        rf"{began} UTC and ended \d+ (minutes|hours|days) ago\.", page.locator("#when").inner_text()
+    )
     assert page.locator("#median").inner_text().endswith(" bp")
     assert "gain over Frequency" in page.locator("nav").inner_text()
-    gain = f"{drift['gain_bits']:+.3f} ± {1.96 * drift['gain_error']:.3f}".replace("-", "\N{MINUS SIGN}")
+    gain = f"{drift['gain_bits']:+.3f} ± {1.96 * drift['gain_error']:.3f}".replace(
+        "-", "\N{MINUS SIGN}"
+    )
     for place in ("#asset-XAUUSD", "#drift"):
         assert gain in page.locator(place).inner_text()
     # Nothing of the list is cut off at its right edge.
@@ -115,12 +143,16 @@ def test_what_is_shown_is_what_the_service_says(browser: Any, address: str) -> N
     assert not page.locator("#hashes").is_visible()
     assert not page.locator("#portfolio").is_visible()
     page.locator("summary").click()
-    assert client.get(f"{address}/v1/model").json()["sha256"] in page.locator("#hashes").inner_text()
+    assert (
+        client.get(f"{address}/v1/model").json()["sha256"] in page.locator("#hashes").inner_text()
+    )
     assert problems == []
 
 
 def test_horizons_and_a_portfolio(browser: Any, tiny: TinyRun, tmp_path: Path) -> None:
-    """The packaged model forecasts further bars and assets together; the page shows what the service says of both."""
+    """The packaged model forecasts further bars and assets together; the page shows what the
+    service says of both.
+    """
     packaged = replace(tiny, run=Path("fx-1h"))
     with subprocess_server(packaged, tmp_path, "--bars", str(tiny.bars)) as (address, _):
         page, problems = opened(browser, address)
@@ -156,7 +188,9 @@ def test_horizons_and_a_portfolio(browser: Any, tiny: TinyRun, tmp_path: Path) -
         playwright.expect(page.locator("#portfolio-var")).not_to_have_attribute(
             "data-value", str(said["value_at_risk"])
         )
-        said = client.post(f"{address}/v1/portfolio", json={**asked, "given": {"XAUUSD": math.log1p(-0.01)}}).json()
+        said = client.post(
+            f"{address}/v1/portfolio", json={**asked, "given": {"XAUUSD": math.log1p(-0.01)}}
+        ).json()
         assert value(page, "portfolio-var") == said["value_at_risk"]
         assert problems == []
 
@@ -194,7 +228,9 @@ def test_an_open_page_meets_the_model_and_the_assets_of_a_service_started_again(
         assert page.locator("#horizon option").all_inner_texts() == ["1h bar"]
     port = ("--port", address.rpartition(":")[2])
     with subprocess_server(replace(tiny, run=Path("fx-1h")), tmp_path / "second", *port):
-        playwright.expect(page.locator("#when")).to_have_text("0 bars so far: too few for a forecast")
+        playwright.expect(page.locator("#when")).to_have_text(
+            "0 bars so far: too few for a forecast"
+        )
         assert not page.locator("#portfolio").is_visible()
         bars = {"bars": as_json(tiny.history["EURUSD"])[-60:]}
         assert client.post(f"{address}/v1/assets/EURUSD/bars", json=bars).status_code == 200
@@ -207,30 +243,46 @@ def test_an_open_page_meets_the_model_and_the_assets_of_a_service_started_again(
         assert page.locator("#horizon").input_value() == "1"
 
 
-def test_a_page_of_bars_on_another_clock_says_so(browser: Any, tiny: TinyRun, tmp_path: Path) -> None:
+def test_a_page_of_bars_on_another_clock_says_so(
+    browser: Any, tiny: TinyRun, tmp_path: Path
+) -> None:
     options = ("--bars", str(tiny.bars), "--utc-offset=-5h")
     with subprocess_server(tiny, tmp_path, *options) as (address, _):
         page, problems = opened(browser, address)
         page.wait_for_selector("#prob-up")
-        began = client.get(f"{address}/v1/assets/EURUSD/forecast").json()["as_of"].replace("T", " ")[:16]
-        assert f"The last one began {began} UTC\N{MINUS SIGN}5 and ended" in page.locator("#when").inner_text()
+        began = (
+            client.get(f"{address}/v1/assets/EURUSD/forecast")
+            .json()["as_of"]
+            .replace("T", " ")[:16]
+        )
+        assert (
+            f"The last one began {began} UTC\N{MINUS SIGN}5 and ended"
+            in page.locator("#when").inner_text()
+        )
         assert "Stamps are UTC\N{MINUS SIGN}5," in page.locator(".legend").inner_text()
         assert problems == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone_and_follows_the_scheme(browser: Any, address: str, scheme: str) -> None:
-    page, problems = opened(browser, address, viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    page, problems = opened(
+        browser, address, viewport={"width": 390, "height": 844}, color_scheme=scheme
+    )
     page.wait_for_selector("#prob-up")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    light = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] > 128")
+    light = page.evaluate(
+        "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] > 128"
+    )
     assert light == (scheme == "light")
     page.locator("#theme").click()
-    light = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] > 128")
+    light = page.evaluate(
+        "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0] > 128"
+    )
     assert light == (scheme == "dark")
     unnamed = page.evaluate(
         "[...document.querySelectorAll('button, input, [role]')].filter(each => "
-        "!(each.textContent.trim() || each.ariaLabel || each.labels?.length || each.id === 'status')).length"
+        "!(each.textContent.trim() || each.ariaLabel || each.labels?.length || each.id === "
+        "'status')).length"
     )
     assert unnamed == 0
     assert problems == []

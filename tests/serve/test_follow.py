@@ -38,8 +38,12 @@ class Market:
                     continue
                 prices = [price * (1 + chance.gauss(0, 1e-3)) for _ in range(4)]
                 price = prices[-1]
-                self.bars[symbol].append((stamp, prices[0], max(prices), min(prices), price, float(len(self.bars))))
-                late = timedelta(seconds=chance.choice([0, 0, 0, 40, 1_800]) if symbol == "XAUUSD" else 0)
+                self.bars[symbol].append(
+                    (stamp, prices[0], max(prices), min(prices), price, float(len(self.bars)))
+                )
+                late = timedelta(
+                    seconds=chance.choice([0, 0, 0, 40, 1_800]) if symbol == "XAUUSD" else 0
+                )
                 self.published[symbol, stamp] = stamp + late
 
     def clock(self) -> datetime:
@@ -47,7 +51,8 @@ class Market:
 
 
 class Server(FeedServer):
-    """An exchange on loopback: it drops, cuts, repeats, skips and lies now and then, and may not answer for hours.
+    """An exchange on loopback: it drops, cuts, repeats, skips and lies now and then, and may not
+    answer for hours.
 
     Its last candle is unfinished, and a lie.
     """
@@ -71,13 +76,21 @@ class Server(FeedServer):
         market, symbol = self.market, urlparse(path).path[1:]
         since = EPOCH + timedelta(milliseconds=int(parse_qs(urlparse(path).query)["since"][0]))
         there = [
-            each for each in market.bars[symbol] if since <= each[0] and market.published[symbol, each[0]] <= market.now
+            each
+            for each in market.bars[symbol]
+            if since <= each[0] and market.published[symbol, each[0]] <= market.now
         ]
-        rows = [[(stamp - EPOCH) // timedelta(milliseconds=1), *numbers] for stamp, *numbers in there]
+        rows = [
+            [(stamp - EPOCH) // timedelta(milliseconds=1), *numbers] for stamp, *numbers in there
+        ]
         if there and there[-1][0] + HOUR > market.now:
             rows[-1][1:] = [9.0, 9.0, 9.0, 9.0, None]
         # What it skips after an outage would be lost if it were believed.
-        trick = "skip" if len(rows) > 7 else self.chance.choice(["", "", "", "repeat", "shuffle", "page", "skip"])
+        trick = (
+            "skip"
+            if len(rows) > 7
+            else self.chance.choice(["", "", "", "repeat", "shuffle", "page", "skip"])
+        )
         if trick == "skip" and len(rows) > 2 and self.skips[symbol] < BELIEVED - 1:
             del rows[-3]
             self.skips[symbol] += 1
@@ -101,7 +114,10 @@ class Client:
         return 3600
 
     def load_markets(self) -> dict[str, Any]:
-        return {each: {"symbol": each, "base": each[:3], "quote": each[3:], "spot": True} for each in SYMBOLS}
+        return {
+            each: {"symbol": each, "base": each[:3], "quote": each[3:], "spot": True}
+            for each in SYMBOLS
+        }
 
     def fetch_ohlcv(self, symbol: str, _: str, since: int) -> Any:
         with urlopen(f"{self.url}/{symbol}?since={since}", timeout=3_600) as answer:
@@ -123,20 +139,31 @@ def test_a_rough_week_is_a_quiet_one(tiny: TinyRun, tmp_path: Path) -> None:
     market = Market(tiny)
 
     async def rough() -> tuple[Any, ...]:
-        async with in_process(config_of(tiny, tmp_path / "rough", bars=tiny.bars, backfill=0)) as (client, service):
+        async with in_process(config_of(tiny, tmp_path / "rough", bars=tiny.bars, backfill=0)) as (
+            client,
+            service,
+        ):
             with running(Server(market, 3)) as server:
                 assert isinstance(server, Server)
                 server.outages = [(30, 37), (100, 102)]
                 await follow(service, server, 34)
                 feeds = (await client.get("/readyz")).json()["feeds"]
-                assert all(feed["failures"] > 1 and feed["lag_seconds"] > 3 * 3600 for feed in feeds.values())
-                assert 'vaiom_feed_lag_seconds{asset="EURUSD"}' in (await client.get("/metrics")).text
+                assert all(
+                    feed["failures"] > 1 and feed["lag_seconds"] > 3 * 3600
+                    for feed in feeds.values()
+                )
+                assert (
+                    'vaiom_feed_lag_seconds{asset="EURUSD"}' in (await client.get("/metrics")).text
+                )
                 await follow(service, server, 110)
             with running(Server(market, 4, server.server_address[1])) as again:
                 assert isinstance(again, Server)
                 await follow(service, again, 170)
             done = server.counts + again.counts
-            assert min(done[each] for each in (*FAULTS, "503", "repeat", "shuffle", "page", "skip")) > 1
+            assert (
+                min(done[each] for each in (*FAULTS, "503", "repeat", "shuffle", "page", "skip"))
+                > 1
+            )
             return results(service)
 
     def quiet() -> tuple[Any, ...]:

@@ -1,4 +1,6 @@
-"""What is taken of a source's answers and when: finished bars, once, in order; what is odd is reported."""
+"""What is taken of a source's answers and when: finished bars, once, in order; what is odd is
+reported.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class Source:
         self.bars, self.asked = list(bars), list[str]()
         self.failing, self.spans = set[str](), list[tuple[datetime, datetime]]()
 
-    def read(self, symbol: str, since: datetime, now: datetime) -> tuple[pl.DataFrame, timedelta | None]:
+    def read(
+        self, symbol: str, since: datetime, now: datetime
+    ) -> tuple[pl.DataFrame, timedelta | None]:
         self.asked.append(symbol)
         self.spans.append((since, now))
         if symbol in self.failing:
@@ -185,9 +189,13 @@ def test_an_asset_without_bars_begins_with_the_last_ones_and_coarser_bars_are_re
     sink.bars["EURUSD"] = []
     ours = follower(source, sink, clock)
     ours.step()
-    assert [each[0] for each in sink.bars["EURUSD"]] == [START + number * HOUR for number in range(2_000, 3_000)]
+    assert [each[0] for each in sink.bars["EURUSD"]] == [
+        START + number * HOUR for number in range(2_000, 3_000)
+    ]
     clock.now += 100 * HOUR
-    source.bars = [bar(number) for number in range(2_998, 3_100, 12)]  # too few to say of what length they are
+    source.bars = [
+        bar(number) for number in range(2_998, 3_100, 12)
+    ]  # too few to say of what length they are
     ours.step()
     assert ours.health()["EURUSD"].problem is None
     source.bars = [bar(number) for number in range(2_900, 3_100, 4)]
@@ -215,7 +223,9 @@ def test_a_failing_asset_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> No
     source.failing = set()
     wait = ours.step()
     assert sink.numbers() == sink.numbers("XAUUSD") == [1, 2]
-    assert 3600 - 360 + 5 <= wait <= 3600 - 360 + 15  # for the next bar, and not all at the same second
+    assert (
+        3600 - 360 + 5 <= wait <= 3600 - 360 + 15
+    )  # for the next bar, and not all at the same second
     assert [each.message for each in caplog.records] == [
         "EURUSD: no route to host",
         "EURUSD: the source answers again",
@@ -224,7 +234,12 @@ def test_a_failing_asset_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> No
     for _ in range(2):
         clock.now += HOUR
         ours.step()
-    assert source.asked[-4:] == ["EURUSD", "XAUUSD", "XAUUSD", "EURUSD"]  # who has failed waits for the others
+    assert source.asked[-4:] == [
+        "EURUSD",
+        "XAUUSD",
+        "XAUUSD",
+        "EURUSD",
+    ]  # who has failed waits for the others
 
 
 @pytest.mark.parametrize(("ahead", "is_told"), [(60, False), (61, True), (-60, False), (-61, True)])
@@ -260,15 +275,22 @@ def test_it_is_asked_again_and_again_until_it_is_to_stop() -> None:
 
 
 def test_a_night_of_dukascopy() -> None:
-    """Ticks of hours over midnight, from a server that fails, is restarted and has nothing in two of them."""
+    """Ticks of hours over midnight, from a server that fails, is restarted and has nothing in two
+    of them.
+    """
     hours = [number for number in range(19, 31) if number not in (22, 23)]
     bids = {number: [110_000 + 7 * number, 110_300, 109_800, 110_010 - number] for number in hours}
     sink, clock, port = Memory(), Clock(19.1), 0
     sink.bars["EURUSD"] = [bar(18)]
-    for faults, end in ((["503", "drop", "", "half a record"], 25), (["", "cut", "", "", "empty"], 32)):
+    for faults, end in (
+        (["503", "drop", "", "half a record"], 25),
+        (["", "cut", "", "", "empty"], 32),
+    ):
         with feed_server.running(feed_server.FeedServer(port)) as server:
             server.clock, port = clock, server.server_address[1]
-            ours = follower(Dukascopy(server.url, per_second=1e6, attempts=1, timeout_s=3_600.0), sink, clock)
+            ours = follower(
+                Dukascopy(server.url, per_second=1e6, attempts=1, timeout_s=3_600.0), sink, clock
+            )
             ours.feed.pauses_s = 60.0, 1_800.0
             while clock.now < START + end * HOUR:
                 for number in (each for each in hours if START + (each + 1) * HOUR <= clock.now):
@@ -276,12 +298,16 @@ def test_a_night_of_dukascopy() -> None:
                     path = feed_server.path_of("EURUSD", stamp, f"{stamp.hour:02d}h_ticks")
                     if path not in server.files:
                         server.faults[path] = list(faults)
-                    ticks = dict(zip((0, 1_200_000, 2_400_000, 3_590_000), bids[number], strict=True))
+                    ticks = dict(
+                        zip((0, 1_200_000, 2_400_000, 3_590_000), bids[number], strict=True)
+                    )
                     server.files[path] = feed_server.pack_ticks(ticks)
                 clock.now += timedelta(seconds=ours.step())
     prices = [(own[0], max(own), min(own), own[-1]) for own in bids.values()]
     assert sink.numbers() == hours
-    assert [each[1:5] for each in sink.bars["EURUSD"][1:]] == [tuple(each / 1e5 for each in own) for own in prices]
+    assert [each[1:5] for each in sink.bars["EURUSD"][1:]] == [
+        tuple(each / 1e5 for each in own) for own in prices
+    ]
 
 
 def test_what_others_push_or_remove_is_seen() -> None:
@@ -308,7 +334,9 @@ def test_bars_of_another_clock() -> None:
     for _ in range(BELIEVED - 1):
         ours.step()
     assert sink.numbers() == [2, 3, 4]
-    assert source.spans == [(START - 6 * HOUR, clock.now)] * BELIEVED  # in UTC, from four bars before the last
+    assert (
+        source.spans == [(START - 6 * HOUR, clock.now)] * BELIEVED
+    )  # in UTC, from four bars before the last
     source.date = clock.now - 20 * MINUTE  # the source's own clock is in UTC too
     ours.step()
     assert ours.health()["EURUSD"].clock_drift_seconds == 0  # nothing was due, nobody was asked
@@ -343,7 +371,9 @@ def test_a_service_elsewhere_that_refuses_or_is_not_there() -> None:
         HttpService("nowhere")
 
 
-def test_a_service_elsewhere_is_waited_for_and_its_words_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_elsewhere_is_waited_for_and_its_words_are_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[Any] = []
 
     def refuse(request: Request, timeout: float) -> Any:
@@ -370,7 +400,9 @@ def test_whatever_comes_every_bar_is_taken_once(data: st.DataObject) -> None:
         source.failing, source.bars = set(), published
         if number % (2 * BELIEVED) < BELIEVED - 1:
             drawn = data.draw(st.lists(st.sampled_from(published), max_size=len(published)))
-            source.bars = data.draw(st.sampled_from([drawn, published[: len(drawn)], published + drawn]))
+            source.bars = data.draw(
+                st.sampled_from([drawn, published[: len(drawn)], published + drawn])
+            )
             source.failing = data.draw(st.sampled_from([set(), {"EURUSD"}]))
         clock.now += timedelta(seconds=ours.step())
         assert sink.bars["EURUSD"] == truth[: len(sink.bars["EURUSD"])]

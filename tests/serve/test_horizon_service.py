@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from serve_runs import TinyRun, as_json, config_of, in_process
 
-from vaiom.events.corpus import open_corpus
+from vaiom.corpus.store import open_corpus
 from vaiom.experiments.refit import fit_horizons
 from vaiom.forecast.forecaster import Forecaster
 
@@ -20,10 +20,15 @@ def test_horizons_over_http(tiny: TinyRun, tmp_path: Path) -> None:
     shutil.copytree(tiny.run, run)
     fit_horizons(run, open_corpus(tiny.bars.parent / "corpus"), (4,), device="cpu")
     frames = tiny.history
-    ours = {symbol: Forecaster.load(run).predict(frame, symbol, horizon=4) for symbol, frame in frames.items()}
+    ours = {
+        symbol: Forecaster.load(run).predict(frame, symbol, horizon=4)
+        for symbol, frame in frames.items()
+    }
 
     async def ask() -> None:
-        async with in_process(config_of(replace(tiny, run=run), tmp_path / "state", bars=tiny.bars)) as (client, _):
+        async with in_process(
+            config_of(replace(tiny, run=run), tmp_path / "state", bars=tiny.bars)
+        ) as (client, _):
             body = {"symbol": "EURUSD", "bars": as_json(frames["EURUSD"])}
             posted = (await client.post("/v1/forecast?horizon=4", json=body)).json()
             live = (await client.get("/v1/assets/EURUSD/forecast?horizon=4")).json()

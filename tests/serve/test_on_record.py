@@ -1,4 +1,6 @@
-"""A service with a ledger: each forecast is on record before its bar, and a stranger can check it."""
+"""A service with a ledger: each forecast is on record before its bar, and a stranger can
+check it.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ import polars as pl
 import pytest
 from serve_runs import SYMBOLS, TinyRun, bar_row, config_of, in_process, reading_others
 
-from vaiom.audit.forecasts import prove_ledger
-from vaiom.audit.proof import FAILED, PASSED
+from vaiom.auditing.forecasts import prove_ledger
+from vaiom.auditing.proof import FAILED, PASSED
 from vaiom.cli.main import main
 from vaiom.files import sha256_file, sha256_of
 from vaiom.forecast.forecaster import Forecaster
@@ -32,16 +34,23 @@ def ledger(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ledger")
 
     async def run(start: int) -> None:
-        config = config_of(tiny, folder / "state", bars=tiny.bars, ledger=folder / "ledger.jsonl", backfill=0)
+        config = config_of(
+            tiny, folder / "state", bars=tiny.bars, ledger=folder / "ledger.jsonl", backfill=0
+        )
         async with in_process(config) as (client, service):
             for number in range(start, start + 6):
                 for symbol in SYMBOLS:
                     body = {"bars": tiny.later[symbol][number : number + 1]}
-                    assert (await client.post(f"/v1/assets/{symbol}/bars", json=body)).status_code == 200
+                    assert (
+                        await client.post(f"/v1/assets/{symbol}/bars", json=body)
+                    ).status_code == 200
             found = (await client.get("/v1/assets")).json()["e_value"]
             assert service.ledger
             assert found == service.ledger.e_value
-            assert f'vaiom_ledger_e_value{{baseline="frequency"}} {found}' in (await client.get("/metrics")).text
+            assert (
+                f'vaiom_ledger_e_value{{baseline="frequency"}} {found}'
+                in (await client.get("/metrics")).text
+            )
 
     asyncio.run(run(0))
     asyncio.run(run(6))
@@ -64,17 +73,29 @@ def test_each_forecast_is_on_record_before_its_bar(ledger: Path, tiny: TinyRun) 
 def test_bars_that_came_together_are_seen_together(
     tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks while what became of the first forecast is put on record sees all bars, and their scores."""
-    forecaster, bars, seen = Forecaster.load(tiny.run), {each: tiny.later[each][0] for each in SYMBOLS}, list[Any]()
+    """Whoever asks while what became of the first forecast is put on record sees all bars, and
+    their scores.
+    """
+    forecaster, bars, seen = (
+        Forecaster.load(tiny.run),
+        {each: tiny.later[each][0] for each in SYMBOLS},
+        list[Any](),
+    )
     ledger = ForecastLedger(tmp_path / "ledger.jsonl", forecaster.card.sha256)
     live = LiveAssets(forecaster, Store(tmp_path, forecaster.card.sha256), 0.0, ledger)
     live.load_folder(tiny.bars, backfill=0)
-    monkeypatch.setattr(ledger, "settle", lambda *outcomes: seen.append((len(outcomes), live.assets())))
+    monkeypatch.setattr(
+        ledger, "settle", lambda *outcomes: seen.append((len(outcomes), live.assets()))
+    )
     live.push_all([(symbol, [bar_row(**bar)]) for symbol, bar in bars.items()])
     [(number, answer)] = seen
     assert number == len(SYMBOLS)
     for asset in answer.assets:
-        expected = datetime.fromisoformat(bars[asset.symbol]["datetime"]), bars[asset.symbol]["close"], 1
+        expected = (
+            datetime.fromisoformat(bars[asset.symbol]["datetime"]),
+            bars[asset.symbol]["close"],
+            1,
+        )
         assert (asset.as_of, asset.close, asset.drift.scored) == expected
 
 
@@ -85,7 +106,9 @@ def test_a_ledger_that_cannot_be_written_costs_no_bar(
         raise OSError(28, "No space left on device")
 
     async def run() -> None:
-        config = config_of(tiny, tmp_path / "state", bars=tiny.bars, ledger=tmp_path / "ledger.jsonl", backfill=0)
+        config = config_of(
+            tiny, tmp_path / "state", bars=tiny.bars, ledger=tmp_path / "ledger.jsonl", backfill=0
+        )
         async with in_process(config) as (client, service):
             first, second = tiny.later["EURUSD"][:2]
             with monkeypatch.context() as patch:
@@ -93,7 +116,10 @@ def test_a_ledger_that_cannot_be_written_costs_no_bar(
                 answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [first]})
                 assert (answer.status_code, answer.json()["forecast"]) == (200, None)
                 [said] = [each.message for each in caplog.records]
-                assert said == ("the outcome of a forecast of EURUSD could not be recorded: No space left on device")
+                assert said == (
+                    "the outcome of a forecast of EURUSD could not be recorded: No space left on "
+                    "device"
+                )
                 # No bar is taken that a forecast should have been on record for.
                 answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [second]})
                 error = answer.json()["error"]
@@ -101,7 +127,9 @@ def test_a_ledger_that_cannot_be_written_costs_no_bar(
                 assert (error["problem"], error["got"]) == (
                     *("the forecast could not be put on record", "No space left on device"),
                 )
-            assert (await client.post("/v1/assets/EURUSD/bars", json={"bars": [second]})).status_code == 200
+            assert (
+                await client.post("/v1/assets/EURUSD/bars", json={"bars": [second]})
+            ).status_code == 200
             assert service.live.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"]) + 2
 
     asyncio.run(run())
@@ -113,7 +141,9 @@ def grown_by(tiny: TinyRun, folder: Path) -> Path:
         later = pl.DataFrame(tiny.later[symbol][:12]).rename(
             {name: name.capitalize() for name in tiny.later[symbol][0]}
         )
-        later = later.with_columns(pl.col("Datetime").str.to_datetime(time_unit="us")).select(frame.columns)
+        later = later.with_columns(pl.col("Datetime").str.to_datetime(time_unit="us")).select(
+            frame.columns
+        )
         write_symbol(folder, symbol, frame.vstack(later.cast(frame.schema)))
     return folder
 
@@ -128,7 +158,10 @@ def test_a_stranger_checks_the_ledger(ledger: Path, grown: Path, tiny: TinyRun) 
     proof = prove_ledger(ledger, tiny.run, grown)
     assert (proof.verdict, proof.findings) == (PASSED, [])
     assert "26 of 26 forecasts made again" in proof.notes[0]
-    assert [note.split(":")[0] for note in proof.notes[1:3]] == ["against frequency", "against hour_of_week"]
+    assert [note.split(":")[0] for note in proof.notes[1:3]] == [
+        "against frequency",
+        "against hour_of_week",
+    ]
     assert sha256_file(ledger) in proof.notes[-1]
     # The service's own figure, where its Frequency is that of the folder.
     service = ForecastLedger(ledger, "")
@@ -142,11 +175,15 @@ def test_a_ledger_of_a_service_whose_bars_begin_after_train(tiny: TinyRun, tmp_p
         write_symbol(tmp_path / "bars", symbol, frame.tail(400))
 
     async def run() -> None:
-        config = config_of(tiny, tmp_path / "state", bars=tmp_path / "bars", ledger=file, backfill=0)
+        config = config_of(
+            tiny, tmp_path / "state", bars=tmp_path / "bars", ledger=file, backfill=0
+        )
         async with in_process(config) as (client, _):
             for symbol in SYMBOLS:
                 body = {"bars": tiny.later[symbol][:1]}
-                assert (await client.post(f"/v1/assets/{symbol}/bars", json=body)).status_code == 200
+                assert (
+                    await client.post(f"/v1/assets/{symbol}/bars", json=body)
+                ).status_code == 200
 
     file = tmp_path / "ledger.jsonl"
     asyncio.run(run())
@@ -160,14 +197,18 @@ def test_a_ledger_of_a_service_whose_bars_begin_after_train(tiny: TinyRun, tmp_p
 def test_wrong_bars_that_were_removed_are_no_evidence(
     ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path, wrong: int
 ) -> None:
-    """Bars that come in their place settle the forecast before them, once, in the service as in the audit.
+    """Bars that come in their place settle the forecast before them, once, in the service as in the
+    audit.
 
-    Forecasts that had followed the wrong bars are not judged, unless they are made again before their own bar is known.
+    Forecasts that had followed the wrong bars are not judged, unless they are made again before
+    their own bar is known.
     """
     file = tmp_path / "ledger.jsonl"
 
     async def run() -> None:
-        config = config_of(tiny, tmp_path / "state", bars=tiny.bars, ledger=file, backfill=0, api_keys=("secret",))
+        config = config_of(
+            tiny, tmp_path / "state", bars=tiny.bars, ledger=file, backfill=0, api_keys=("secret",)
+        )
         async with in_process(config) as (client, _):
             client.headers["X-API-Key"] = "secret"
             for number in range(12):
@@ -175,8 +216,12 @@ def test_wrong_bars_that_were_removed_are_no_evidence(
                     path = f"/v1/assets/{symbol}/bars"
                     if number == 7:
                         for bar in tiny.later[symbol][number : number + wrong]:
-                            prices = {name: 1.01 * bar[name] for name in ("open", "high", "low", "close")}
-                            assert (await client.post(path, json={"bars": [bar | prices]})).status_code == 200
+                            prices = {
+                                name: 1.01 * bar[name] for name in ("open", "high", "low", "close")
+                            }
+                            assert (
+                                await client.post(path, json={"bars": [bar | prices]})
+                            ).status_code == 200
                         before = tiny.later[symbol][number - 1]["datetime"]
                         assert (await client.delete(f"{path}?after={before}")).status_code == 200
                     bar = tiny.later[symbol][number]
@@ -191,7 +236,8 @@ def test_wrong_bars_that_were_removed_are_no_evidence(
     assert f"{26 - hindsight} of 26 forecasts made again" in proof.notes[0]
     unjudged = [note for note in proof.notes if "followed bars that the service removed" in note]
     assert unjudged == (
-        [f"{hindsight} forecasts followed bars that the service removed: they are not judged"] * (wrong > 1)
+        [f"{hindsight} forecasts followed bars that the service removed: they are not judged"]
+        * (wrong > 1)
     )
     against = next(note for note in proof.notes if note.startswith("against frequency"))
     assert f"e = {service.e_value:.3g}" in against
@@ -199,12 +245,20 @@ def test_wrong_bars_that_were_removed_are_no_evidence(
     undisturbed.close()
 
 
-def test_a_wrong_bar_was_seen_by_the_forecasts_of_other_assets(tiny: TinyRun, grown: Path, tmp_path: Path) -> None:
+def test_a_wrong_bar_was_seen_by_the_forecasts_of_other_assets(
+    tiny: TinyRun, grown: Path, tmp_path: Path
+) -> None:
     """Of a model that reads other assets: theirs are not judged either, and nobody is accused."""
     file, model = tmp_path / "ledger.jsonl", reading_others(tiny, tmp_path, {})
 
     async def run() -> None:
-        options = {"run": model, "bars": tiny.bars, "ledger": file, "backfill": 0, "api_keys": ("secret",)}
+        options = {
+            "run": model,
+            "bars": tiny.bars,
+            "ledger": file,
+            "backfill": 0,
+            "api_keys": ("secret",),
+        }
         async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, _):
             client.headers["X-API-Key"] = "secret"
             wrong = [dict(bar) for bar in tiny.later["EURUSD"]]
@@ -213,12 +267,18 @@ def test_a_wrong_bar_was_seen_by_the_forecasts_of_other_assets(tiny: TinyRun, gr
             for number in range(12):
                 for symbol, bars in (("EURUSD", wrong), ("XAUUSD", tiny.later["XAUUSD"])):
                     path = f"/v1/assets/{symbol}/bars"
-                    assert (await client.post(path, json={"bars": [bars[number]]})).status_code == 200
+                    assert (
+                        await client.post(path, json={"bars": [bars[number]]})
+                    ).status_code == 200
                 if number == 7:
                     before = wrong[4]["datetime"]
-                    assert (await client.delete(f"/v1/assets/EURUSD/bars?after={before}")).status_code == 200
+                    assert (
+                        await client.delete(f"/v1/assets/EURUSD/bars?after={before}")
+                    ).status_code == 200
                     body = {"bars": tiny.later["EURUSD"][5:8]}
-                    assert (await client.post("/v1/assets/EURUSD/bars", json=body)).status_code == 200
+                    assert (
+                        await client.post("/v1/assets/EURUSD/bars", json=body)
+                    ).status_code == 200
 
     asyncio.run(run())
     proof = prove_ledger(file, model, grown)
@@ -226,25 +286,39 @@ def test_a_wrong_bar_was_seen_by_the_forecasts_of_other_assets(tiny: TinyRun, gr
     assert any("followed bars that the service removed" in note for note in proof.notes)
 
 
-def test_bars_that_come_again_in_another_order_are_no_forgery(tiny: TinyRun, grown: Path, tmp_path: Path) -> None:
-    """Of a model that reads other assets: their forecasts lack the bars that come later now, and settle otherwise."""
+def test_bars_that_come_again_in_another_order_are_no_forgery(
+    tiny: TinyRun, grown: Path, tmp_path: Path
+) -> None:
+    """Of a model that reads other assets: their forecasts lack the bars that come later now, and
+    settle otherwise.
+    """
     file, model = tmp_path / "ledger.jsonl", reading_others(tiny, tmp_path, {})
 
     async def run() -> None:
-        options = {"run": model, "bars": tiny.bars, "ledger": file, "backfill": 0, "api_keys": ("secret",)}
+        options = {
+            "run": model,
+            "bars": tiny.bars,
+            "ledger": file,
+            "backfill": 0,
+            "api_keys": ("secret",),
+        }
         async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, _):
             client.headers["X-API-Key"] = "secret"
 
             async def push(symbol: str, number: int) -> None:
                 body = {"bars": tiny.later[symbol][number : number + 1]}
-                assert (await client.post(f"/v1/assets/{symbol}/bars", json=body)).status_code == 200
+                assert (
+                    await client.post(f"/v1/assets/{symbol}/bars", json=body)
+                ).status_code == 200
 
             for number in range(8):
                 for symbol in SYMBOLS:
                     await push(symbol, number)
             for symbol in SYMBOLS:
                 before = tiny.later[symbol][4]["datetime"]
-                assert (await client.delete(f"/v1/assets/{symbol}/bars?after={before}")).status_code == 200
+                assert (
+                    await client.delete(f"/v1/assets/{symbol}/bars?after={before}")
+                ).status_code == 200
             for symbol in SYMBOLS:
                 for number in range(5, 12):
                     await push(symbol, number)
@@ -254,9 +328,18 @@ def test_bars_that_come_again_in_another_order_are_no_forgery(tiny: TinyRun, gro
     assert (proof.verdict, proof.findings) == (PASSED, [])
 
 
-def test_a_sound_forecast_cannot_be_withdrawn(ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path) -> None:
-    """Bars that are said to have been removed, and are there: what followed them is judged all the same."""
-    removed = {"time": "2025-01-01T00:00:00", "kind": "removed", "symbol": "EURUSD", "after": "1970-01-01T00:00:00"}
+def test_a_sound_forecast_cannot_be_withdrawn(
+    ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path
+) -> None:
+    """Bars that are said to have been removed, and are there: what followed them is judged all the
+    same.
+    """
+    removed = {
+        "time": "2025-01-01T00:00:00",
+        "kind": "removed",
+        "symbol": "EURUSD",
+        "after": "1970-01-01T00:00:00",
+    }
     (tmp_path / "cut.jsonl").write_bytes(ledger.read_bytes())
     with (tmp_path / "cut.jsonl").open("ab") as stream:
         stream.write(json.dumps({**removed, "previous": sha256_file(ledger)}).encode() + b"\n")
@@ -271,10 +354,15 @@ def test_forecasts_of_removed_bars_that_never_came_again_are_said(
     last = tiny.later["EURUSD"][10]["datetime"]
     for file in grown.iterdir():
         write_symbol(
-            grown, file.stem, pl.read_parquet(file).filter(pl.col("Datetime") <= pl.lit(last).str.to_datetime())
+            grown,
+            file.stem,
+            pl.read_parquet(file).filter(pl.col("Datetime") <= pl.lit(last).str.to_datetime()),
         )
     proof = prove_ledger(ledger, tiny.run, grown)
-    assert (proof.verdict, proof.findings[0]) == (FAILED, "2 forecasts are of bars that the folder does not have")
+    assert (proof.verdict, proof.findings[0]) == (
+        FAILED,
+        "2 forecasts are of bars that the folder does not have",
+    )
     ours = ForecastLedger(copy_of(ledger, tmp_path), "")
     for symbol in SYMBOLS:
         ours.remove(symbol, datetime.fromisoformat(last))
@@ -288,7 +376,9 @@ def copy_of(file: Path, folder: Path) -> Path:
     return Path(shutil.copy(file, folder / "copy.jsonl"))
 
 
-def rewritten(ledger: Path, out: Path, change: Callable[[int, dict[str, Any]], dict[str, Any] | None]) -> Path:
+def rewritten(
+    ledger: Path, out: Path, change: Callable[[int, dict[str, Any]], dict[str, Any] | None]
+) -> Path:
     """By somebody who makes the hashes anew, so that only model and bars contradict."""
     written = b""
     for number, line in enumerate(ledger.read_bytes().splitlines()):
@@ -321,13 +411,16 @@ FORGERIES: dict[str, tuple[Callable[[int, dict[str, Any]], Any], str]] = {
         "no forecast of this model",
     ),
     "a bar before its forecast": (
-        lambda number, value: None if number == 0 else value, "a bar without a forecast",
+        lambda number, value: None if number == 0 else value,
+        "a bar without a forecast",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_what_was_changed_is_found(ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path, forgery: str) -> None:
+def test_what_was_changed_is_found(
+    ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path, forgery: str
+) -> None:
     change, words = FORGERIES[forgery]
     proof = prove_ledger(rewritten(ledger, tmp_path / "forged.jsonl", change), tiny.run, grown)
     assert proof.verdict == FAILED
@@ -338,7 +431,9 @@ def test_forecasts_of_another_model_are_left_to_its_own_audit(
     ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path
 ) -> None:
     def change(number: int, value: dict[str, Any]) -> dict[str, Any]:
-        return {**value, "model": "0" * 64} if number < 10 and value["kind"] == "forecast" else value
+        return (
+            {**value, "model": "0" * 64} if number < 10 and value["kind"] == "forecast" else value
+        )
 
     proof = prove_ledger(rewritten(ledger, tmp_path / "both.jsonl", change), tiny.run, grown)
     assert proof.verdict == PASSED
@@ -356,7 +451,16 @@ def test_a_line_that_was_changed_breaks_the_chain(
 ) -> None:
     lines = ledger.read_bytes().splitlines(keepends=True)
     (tmp_path / "cut.jsonl").write_bytes(b"".join(lines[:4] + lines[6:]))
-    command = ["vaiom", "audit", str(tiny.run), "--ledger", str(tmp_path / "cut.jsonl"), "--bars", str(grown), "--json"]
+    command = [
+        "vaiom",
+        "audit",
+        str(tiny.run),
+        "--ledger",
+        str(tmp_path / "cut.jsonl"),
+        "--bars",
+        str(grown),
+        "--json",
+    ]
     monkeypatch.setattr("sys.argv", command)
     with pytest.raises(SystemExit) as ended:
         main()
@@ -365,14 +469,24 @@ def test_a_line_that_was_changed_breaks_the_chain(
     assert "line 5 is none of those" in proof["findings"][0]
 
 
-def test_what_cannot_be_made_again_is_no_evidence(ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path) -> None:
-    """Better forecasts, said to have been made before another asset's bars came; the clock says that they came late."""
+def test_what_cannot_be_made_again_is_no_evidence(
+    ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path
+) -> None:
+    """Better forecasts, said to have been made before another asset's bars came; the clock says
+    that they came late.
+    """
 
     def change(number: int, value: dict[str, Any]) -> dict[str, Any]:
         early = {**value, "time": "2020-01-01T00:00:00"}
-        return {**better(number, early), "missing_assets": ["GBPUSD"]} if number < 26 and "probs" in value else early
+        return (
+            {**better(number, early), "missing_assets": ["GBPUSD"]}
+            if number < 26 and "probs" in value
+            else early
+        )
 
-    assert any("recorded after their bar" in note for note in prove_ledger(ledger, tiny.run, grown).notes)
+    assert any(
+        "recorded after their bar" in note for note in prove_ledger(ledger, tiny.run, grown).notes
+    )
     proof = prove_ledger(rewritten(ledger, tmp_path / "absent.jsonl", change), tiny.run, grown)
     assert "12 of 26 forecasts made again" in proof.notes[0]
     assert "over 10 bars" in proof.notes[1]

@@ -12,7 +12,7 @@ import pytest
 from serve_runs import SYMBOLS, TinyRun, config_of, in_process, reading_others
 
 from vaiom.codec import to_json
-from vaiom.events.dependence import Dependence
+from vaiom.distribution.dependence import Dependence
 from vaiom.files import write_json
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.run import Run
@@ -44,19 +44,28 @@ def test_a_portfolio_of_live_assets(joined: TinyRun, tiny: TinyRun, tmp_path: Pa
     positions = {"EURUSD": 1e6, "XAUUSD": -2e5}
 
     async def ask() -> None:
-        async with in_process(config_of(joined, tmp_path / "state", bars=joined.bars)) as (client, _):
+        async with in_process(config_of(joined, tmp_path / "state", bars=joined.bars)) as (
+            client,
+            _,
+        ):
             first = await client.post("/v1/portfolio", json={"positions": positions})
             assert first.status_code == 200, first.text
             found = first.json()
             drawn = await client.post("/v1/portfolio", json={"positions": positions, "seed": 0})
             assert drawn.json() == found
             parts = found["contributions"].values()
-            assert sum(each["expected_shortfall"] for each in parts) == pytest.approx(found["expected_shortfall"])
+            assert sum(each["expected_shortfall"] for each in parts) == pytest.approx(
+                found["expected_shortfall"]
+            )
             for symbol in SYMBOLS:
-                await client.post(f"/v1/assets/{symbol}/bars", json={"bars": joined.later[symbol][:1]})
+                await client.post(
+                    f"/v1/assets/{symbol}/bars", json={"bars": joined.later[symbol][:1]}
+                )
             after = (await client.post("/v1/portfolio", json={"positions": positions})).json()
             assert after["as_of"] > found["as_of"]
-            what_if = await client.post("/v1/portfolio", json={"positions": positions, "given": {"XAUUSD": -0.02}})
+            what_if = await client.post(
+                "/v1/portfolio", json={"positions": positions, "given": {"XAUUSD": -0.02}}
+            )
             assert list(what_if.json()["contributions"]) == ["EURUSD"]
             for body, status in (
                 ({"positions": {"GBPUSD": 1.0}}, 404),
@@ -74,11 +83,18 @@ def test_a_portfolio_of_live_assets(joined: TinyRun, tiny: TinyRun, tmp_path: Pa
     asyncio.run(ask())
 
 
-def test_one_position_is_judged_beside_all_assets_that_the_model_reads(joined: TinyRun, tmp_path: Path) -> None:
+def test_one_position_is_judged_beside_all_assets_that_the_model_reads(
+    joined: TinyRun, tmp_path: Path
+) -> None:
     """As by `vaiom risk`: correlations depend on which assets are joined."""
     fit = Dependence.read(Run(joined.run).dependence, load_checkpoint(Run(joined.run).best).sha256)
-    for run, expected in ((joined.run, ("EURUSD",)), (reading_others(joined, tmp_path, {}), SYMBOLS)):
-        service = Service(config_of(joined, tmp_path / f"live-{run.stem}", run=run, bars=joined.bars, backfill=0))
+    for run, expected in (
+        (joined.run, ("EURUSD",)),
+        (reading_others(joined, tmp_path, {}), SYMBOLS),
+    ):
+        service = Service(
+            config_of(joined, tmp_path / f"live-{run.stem}", run=run, bars=joined.bars, backfill=0)
+        )
         service.forecaster.dependence = fit
         assert service.live.joint(["EURUSD"], 1).symbols == expected
         service.store.close()

@@ -1,4 +1,6 @@
-"""Posted histories: each gives what it would give alone, however it shares its beginning with others."""
+"""Posted histories: each gives what it would give alone, however it shares its beginning with
+others.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from serve_runs import CONTEXT, TinyRun, as_json, config_of, in_process
 
 from training.tiny_runs import TINY
 from vaiom.errors import DataError
-from vaiom.events.fields import CROSS_FIELDS
-from vaiom.forecast.engine import TOLERANCE
+from vaiom.features.fields import CROSS_FIELDS
+from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.torch_engine import TorchEngine
+from vaiom.forecast.torch_backend import TorchEngine
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
-from vaiom.model.row_step import RowStep
+from vaiom.model.incremental import RowStep
 from vaiom.model.vaiom import Vaiom
 from vaiom.serve import posted
 from vaiom.serve.follow import BarRow
@@ -32,7 +34,9 @@ ALONE, TOGETHER = ("ret_z", "hour_sin"), ("ret_z", *CROSS_FIELDS)
 def windowed(tiny: TinyRun, folder: Path, fields: tuple[str, ...] = ALONE) -> Path:
     """A model of windowed attention with random weights, with the tokenizer of a trained one."""
     trained = load_checkpoint(tiny.run / "best.safetensors")
-    config = TINY.with_changes(context=CONTEXT, fields=fields, positions="rotary", attention_window=8).model
+    config = TINY.with_changes(
+        context=CONTEXT, fields=fields, positions="rotary", attention_window=8
+    ).model
     torch.manual_seed(0)
     model = Vaiom(config, trained.tokenizer.vocabulary_sizes)
     save_checkpoint(folder / "model.safetensors", model, trained.tokenizer, trained.provenance)
@@ -45,7 +49,9 @@ def bars_of(frame: pl.DataFrame) -> list[BarRow]:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows went through the model one by one, a window's last among them, and how many windows at once."""
+    """How many rows went through the model one by one, a window's last among them, and how many
+    windows at once.
+    """
     counts, one, many = [0, 0], RowStep.step_all, RowStep.begin
 
     def counted_step(self: RowStep, *inputs: Any) -> Any:
@@ -65,12 +71,21 @@ def require_same(histories: PostedHistories, frames: dict[str, pl.DataFrame], sy
     dist = histories.forecast({each: bars_of(frame) for each, frame in frames.items()}, symbol)
     expected = histories.forecaster.predict(frames, symbol, now=frames[symbol]["Datetime"][-1])
     np.testing.assert_allclose(dist.probs, expected.probs, atol=TOLERANCE)
-    assert (dist.as_of, dist.sigma, dist.context) == (expected.as_of, expected.sigma, expected.context)
+    assert (dist.as_of, dist.sigma, dist.context) == (
+        expected.as_of,
+        expected.sigma,
+        expected.context,
+    )
     assert dist.notes == expected.notes
 
 
-def test_a_history_that_grows_costs_its_new_bars(tiny: TinyRun, tmp_path: Path, steps: list[int]) -> None:
-    histories, bars = PostedHistories(Forecaster.load(windowed(tiny, tmp_path))), tiny.history["EURUSD"]
+def test_a_history_that_grows_costs_its_new_bars(
+    tiny: TinyRun, tmp_path: Path, steps: list[int]
+) -> None:
+    histories, bars = (
+        PostedHistories(Forecaster.load(windowed(tiny, tmp_path))),
+        tiny.history["EURUSD"],
+    )
     for number, (stop, rows) in enumerate([(100, 2), (101, 1), (101, 0), (104, 3)]):
         for symbol in ("EURUSD", "XAUUSD"):
             before = list(steps)
@@ -79,9 +94,18 @@ def test_a_history_that_grows_costs_its_new_bars(tiny: TinyRun, tmp_path: Path, 
 
 
 def test_histories_that_part_do_not_meet_again(tiny: TinyRun, tmp_path: Path) -> None:
-    """A revised bar, another asset under the same bars, an older history: each as if it were the only one."""
-    histories, bars = PostedHistories(Forecaster.load(windowed(tiny, tmp_path))), tiny.history["EURUSD"]
-    revised = bars.head(99).vstack(bars[99:100].with_columns(pl.col("Close") * 1.001)).vstack(bars[100:130])
+    """A revised bar, another asset under the same bars, an older history: each as if it were the
+    only one.
+    """
+    histories, bars = (
+        PostedHistories(Forecaster.load(windowed(tiny, tmp_path))),
+        tiny.history["EURUSD"],
+    )
+    revised = (
+        bars.head(99)
+        .vstack(bars[99:100].with_columns(pl.col("Close") * 1.001))
+        .vstack(bars[100:130])
+    )
     for stop in (99, 100, 101, 100, 110, 105):
         require_same(histories, {"EURUSD": bars.head(stop)}, "EURUSD")
         require_same(histories, {"EURUSD": revised.head(stop)}, "EURUSD")
@@ -91,7 +115,10 @@ def test_histories_that_part_do_not_meet_again(tiny: TinyRun, tmp_path: Path) ->
 def test_assets_that_are_read_belong_to_the_history(tiny: TinyRun, tmp_path: Path) -> None:
     histories = PostedHistories(Forecaster.load(windowed(tiny, tmp_path, TOGETHER)))
     for ours, theirs in ((80, 80), (81, 80), (81, 81), (82, 90), (83, 85)):
-        frames = {"EURUSD": tiny.history["EURUSD"].head(ours), "XAUUSD": tiny.history["XAUUSD"].head(theirs)}
+        frames = {
+            "EURUSD": tiny.history["EURUSD"].head(ours),
+            "XAUUSD": tiny.history["XAUUSD"].head(theirs),
+        }
         require_same(histories, frames, "EURUSD")
         require_same(histories, {"EURUSD": frames["EURUSD"]}, "EURUSD")
 
@@ -100,12 +127,23 @@ def test_what_is_remembered_is_bounded(
     tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[int]
 ) -> None:
     """What was not asked for the longest is forgotten."""
-    histories, bars = PostedHistories(Forecaster.load(windowed(tiny, tmp_path))), tiny.history["EURUSD"]
+    histories, bars = (
+        PostedHistories(Forecaster.load(windowed(tiny, tmp_path))),
+        tiny.history["EURUSD"],
+    )
     for number in range(130):
         histories.forecast({"EURUSD": bars_of(bars.slice(number, 40))}, "EURUSD")
         assert len(histories._known) == min(number + 1, 128)
     monkeypatch.setattr(posted, "MOST_ASSETS", 3)
-    for start, known in ((2, True), (0, False), (1, False), (2, True), (3, False), (0, False), (2, True)):
+    for start, known in (
+        (2, True),
+        (0, False),
+        (1, False),
+        (2, True),
+        (3, False),
+        (0, False),
+        (2, True),
+    ):
         before = steps[1]
         require_same(histories, {"EURUSD": bars.slice(start, 40)}, "EURUSD")
         assert (steps[1] == before) is known
@@ -113,11 +151,17 @@ def test_what_is_remembered_is_bounded(
 
 
 def test_a_refused_history_leaves_nothing(tiny: TinyRun, tmp_path: Path) -> None:
-    histories, bars = PostedHistories(Forecaster.load(windowed(tiny, tmp_path))), tiny.history["EURUSD"]
+    histories, bars = (
+        PostedHistories(Forecaster.load(windowed(tiny, tmp_path))),
+        tiny.history["EURUSD"],
+    )
     require_same(histories, {"EURUSD": bars.head(60)}, "EURUSD")
     backwards = bars_of(bars.head(62))
     backwards[60:] = backwards[60:][::-1]
-    for wrong, problem in ((bars_of(bars.head(5)), "too few bars"), (backwards, "goes back in time|order")):
+    for wrong, problem in (
+        (bars_of(bars.head(5)), "too few bars"),
+        (backwards, "goes back in time|order"),
+    ):
         with pytest.raises(DataError, match=problem):
             histories.forecast({"EURUSD": wrong}, "EURUSD")
     assert len(histories._known) == 1
@@ -125,13 +169,21 @@ def test_a_refused_history_leaves_nothing(tiny: TinyRun, tmp_path: Path) -> None
 
 
 def test_no_answer_depends_on_what_was_posted_before(tiny: TinyRun, tmp_path: Path) -> None:
-    """Bars at the end, of half hours or of four, look like another timeframe by themselves, or only with the others."""
+    """Bars at the end, of half hours or of four, look like another timeframe by themselves, or only
+    with the others.
+    """
     forecaster, bars = Forecaster.load(windowed(tiny, tmp_path)), tiny.history["EURUSD"].head(260)
     last = bars["Datetime"][59]
     refused: DataError | None = None
-    for step, number in ((timedelta(minutes=30), 2), (timedelta(hours=4), 30), (timedelta(hours=4), 200)):
+    for step, number in (
+        (timedelta(minutes=30), 2),
+        (timedelta(hours=4), 30),
+        (timedelta(hours=4), 200),
+    ):
         stamps = [last + step * each for each in range(1, number + 1)]
-        tail = bars[60 : 60 + number].with_columns(Datetime=pl.Series(stamps, dtype=bars["Datetime"].dtype))
+        tail = bars[60 : 60 + number].with_columns(
+            Datetime=pl.Series(stamps, dtype=bars["Datetime"].dtype)
+        )
         whole, histories = bars.head(60).vstack(tail), PostedHistories(forecaster)
         for stop in range(60, len(whole) + 1, 10 if number == 200 else number):
             part = {"EURUSD": whole.head(stop)}
@@ -156,9 +208,13 @@ def test_the_service_answers_live_and_posted_alike(tiny: TinyRun, tmp_path: Path
             for bar in tiny.later["EURUSD"][:6]:
                 history.append(bar)
                 pushed = (await client.post("/v1/assets/EURUSD/bars", json={"bars": [bar]})).json()
-                asked = (await client.post("/v1/forecast", json={"symbol": "EURUSD", "bars": history})).json()
+                asked = (
+                    await client.post("/v1/forecast", json={"symbol": "EURUSD", "bars": history})
+                ).json()
                 assert pushed["scored"]["as_of"] == history[-2]["datetime"]
-                np.testing.assert_allclose(pushed["forecast"]["probs"], asked["probs"], atol=TOLERANCE)
+                np.testing.assert_allclose(
+                    pushed["forecast"]["probs"], asked["probs"], atol=TOLERANCE
+                )
                 current = (await client.get("/v1/assets/EURUSD/forecast")).json()
                 assert current["probs"] == pushed["forecast"]["probs"]
             assert len(service.live.settled["EURUSD"]) >= 6
@@ -169,7 +225,12 @@ def test_the_service_answers_live_and_posted_alike(tiny: TinyRun, tmp_path: Path
 def test_past_bars_are_forecast_in_one_pass_of_their_asset(
     tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, number, passes, counted = windowed(tiny, tmp_path, TOGETHER), 20, [], TorchEngine.probs_of_prefixes
+    run, number, passes, counted = (
+        windowed(tiny, tmp_path, TOGETHER),
+        20,
+        [],
+        TorchEngine.probs_of_prefixes,
+    )
 
     def count(self: TorchEngine, events: Any, *more: Any) -> Any:
         passes.append(len(events))
@@ -179,7 +240,9 @@ def test_past_bars_are_forecast_in_one_pass_of_their_asset(
     monkeypatch.setattr(TorchEngine, "probs", None)  # a window for each is not asked for
 
     async def serve() -> dict[str, Any]:
-        async with in_process(config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars, backfill=number)) as (
+        async with in_process(
+            config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars, backfill=number)
+        ) as (
             _,
             service,
         ):
@@ -191,7 +254,11 @@ def test_past_bars_are_forecast_in_one_pass_of_their_asset(
     monkeypatch.undo()
     forecaster = Forecaster.load(run)
     for symbol, each in settled.items():
-        assert [one.as_of for one in each] == tiny.history[symbol]["Datetime"].to_list()[-number - 1 : -1]
+        assert [one.as_of for one in each] == tiny.history[symbol]["Datetime"].to_list()[
+            -number - 1 : -1
+        ]
         for back in (1, number):
-            dist = forecaster.predict({name: frame.head(-back) for name, frame in tiny.history.items()}, symbol)
+            dist = forecaster.predict(
+                {name: frame.head(-back) for name, frame in tiny.history.items()}, symbol
+            )
             assert each[-back].quantiles["0.5"] == pytest.approx(dist.quantile(0.5), rel=1e-4)

@@ -1,4 +1,6 @@
-"""`vaiom serve` as a process: killed under load, asked by slow clients, started with what cannot work."""
+"""`vaiom serve` as a process: killed under load, asked by slow clients, started with what cannot
+work.
+"""
 
 from __future__ import annotations
 
@@ -39,15 +41,19 @@ from vaiom.serve.run import serve as serve_on
 def test_a_kill_under_load_loses_no_acknowledged_bar(
     tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bars are pushed to two assets while others forecast; the process is killed; all that was acknowledged is there,
-    and the state equals that of a stream that was never interrupted. What the next one follows brings the rest."""
+    """Bars are pushed to two assets while others forecast; the process is killed; all that was
+    acknowledged is there, and the state equals that of a stream that was never interrupted. What
+    the next one follows brings the rest.
+    """
     acknowledged: dict[str, int] = dict.fromkeys(SYMBOLS, 0)
     stop = threading.Event()
 
     def pusher(address: str, symbol: str) -> None:
         with httpx.Client(base_url=address, timeout=None) as client:
             for number, bar in enumerate(tiny.later[symbol]):
-                if number == 100:  # some are left when the process dies, however slow the other asset is
+                if (
+                    number == 100
+                ):  # some are left when the process dies, however slow the other asset is
                     stop.wait()
                 try:
                     answer = client.post(f"/v1/assets/{symbol}/bars", json={"bars": [bar]})
@@ -65,7 +71,10 @@ def test_a_kill_under_load_loses_no_acknowledged_bar(
                 except httpx.TransportError:
                     return
 
-    with subprocess_server(tiny, tmp_path / "state", "--bars", str(tiny.bars)) as (address, process):
+    with subprocess_server(tiny, tmp_path / "state", "--bars", str(tiny.bars)) as (
+        address,
+        process,
+    ):
         threads = [threading.Thread(target=pusher, args=(address, symbol)) for symbol in SYMBOLS]
         threads.append(threading.Thread(target=asker, args=(address,)))
         for thread in threads:
@@ -108,7 +117,14 @@ def test_a_kill_under_load_loses_no_acknowledged_bar(
         bar = tiny.later[pushed][acknowledged[pushed] - 1]
         assert client.post(f"/v1/assets/{pushed}/bars", json={"bars": [bar]}).status_code == 409
         monkeypatch.setattr(Follower, "run", lambda self: self.step())
-        words = ["follow", str(tmp_path / f"{pushed}.csv"), "--url", address, "--api-key-file", str(own_key)]
+        words = [
+            "follow",
+            str(tmp_path / f"{pushed}.csv"),
+            "--url",
+            address,
+            "--api-key-file",
+            str(own_key),
+        ]
         monkeypatch.setattr("sys.argv", ["vaiom", *words])
         before = signal.getsignal(signal.SIGTERM)
         with pytest.raises(SystemExit) as done:
@@ -118,7 +134,9 @@ def test_a_kill_under_load_loses_no_acknowledged_bar(
             signal.raise_signal(signal.SIGTERM)
         signal.signal(signal.SIGTERM, before)
         last = {symbol: bars[-1]["datetime"] for symbol, bars in tiny.later.items()}
-        while {each["symbol"]: each["as_of"] for each in client.get("/v1/assets").json()["assets"]} != last:
+        while {
+            each["symbol"]: each["as_of"] for each in client.get("/v1/assets").json()["assets"]
+        } != last:
             time.sleep(0.05)
         while client.get("/readyz").json()["feeds"][followed]["lag_seconds"] is None:
             time.sleep(0.05)
@@ -133,7 +151,8 @@ def test_slow_clients_and_huge_bodies_do_not_slow_the_others(tiny: TinyRun, tmp_
     with subprocess_server(tiny, tmp_path, *options) as (address, process):
         port = int(address.rsplit(":", 1)[1])
         head = (
-            b"POST /v1/forecast HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+            b"POST /v1/forecast HTTP/1.1\r\nHost: [::1]\r\nContent-Type: "
+            b"application/json\r\nContent-Length: %d\r\n\r\n"
         )
         slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
         for connection in slow:
@@ -146,7 +165,9 @@ def test_slow_clients_and_huge_bodies_do_not_slow_the_others(tiny: TinyRun, tmp_
         assert b" 413 " in huge.recv(1000)
         # They were answered while the slow ones were still being waited for.
         assert select.select(slow, [], [], 0)[0] == []
-        chunked = b"POST /v1/forecast HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+        chunked = (
+            b"POST /v1/forecast HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+        )
         for start in (b"GET /", b"GET / HTTP/1.1\r\nX: ", b"GET / HTTP/1.1\r\n", chunked):
             endless = socket.create_connection(("127.0.0.1", port), timeout=60)
             with endless, suppress(ConnectionError):
@@ -164,7 +185,11 @@ def test_slow_clients_and_huge_bodies_do_not_slow_the_others(tiny: TinyRun, tmp_
 def test_the_command_starts_what_its_configuration_describes() -> None:
     """Where nothing is said, both have the same limits."""
     said = {name: each.default for name, each in inspect.signature(serve).parameters.items()}
-    limits = {each.name: each.default for each in fields(ServeConfig) if isinstance(each.default, int | float)}
+    limits = {
+        each.name: each.default
+        for each in fields(ServeConfig)
+        if isinstance(each.default, int | float)
+    }
     shared = limits.keys() & said.keys()
     assert shared == {"max_body", "body_seconds", "alert_bits", "backfill"}
     assert (limits["max_body"], limits["body_seconds"], limits["max_waiting"]) == (2**20, 10.0, 256)
@@ -179,12 +204,18 @@ def test_a_service_listens_before_its_model_is_there_and_runs_as_it_should(
 
     def announce(address: str) -> None:
         said.append(address)
-        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))).close()  # it waits, not refused
+        socket.create_connection(
+            ("127.0.0.1", int(address.rpartition(":")[2]))
+        ).close()  # it waits, not refused
 
     def run(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
         config, [listening] = server.config, sockets
         assert said == [f"http://127.0.0.1:{listening.getsockname()[1]}"]
-        assert (config.access_log, config.server_header, config.timeout_graceful_shutdown) == (False, False, 10)
+        assert (config.access_log, config.server_header, config.timeout_graceful_shutdown) == (
+            False,
+            False,
+            10,
+        )
         assert (config.http, config.log_level) == (BoundedProtocol, "warning")
         assert listening.proto == socket.IPPROTO_TCP
         assert listening.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
@@ -203,19 +234,30 @@ def test_a_service_listens_before_its_model_is_there_and_runs_as_it_should(
     assert said[1:] == ["ran"]
 
 
-def test_a_service_needs_its_libraries(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vaiom.errors.find_spec", lambda library: None if library == "prometheus_client" else True)
-    for use in (lambda: serve_on(config_of(tiny, tmp_path), "127.0.0.1", 0, print), lambda: open_state(tmp_path)):
+def test_a_service_needs_its_libraries(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "vaiom.errors.find_spec", lambda library: None if library == "prometheus_client" else True
+    )
+    for use in (
+        lambda: serve_on(config_of(tiny, tmp_path), "127.0.0.1", 0, print),
+        lambda: open_state(tmp_path),
+    ):
         with pytest.raises(ConfigError, match="this needs prometheus_client") as refused:
             use()
         assert refused.value.fix == "pip install 'vaiom[serve]'"
 
 
-def test_headers_are_read_up_to_a_mebibyte_and_bodies_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_are_read_up_to_a_mebibyte_and_bodies_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of each request by itself."""
     done: list[Any] = []
     for name in ("data_received", "on_message_begin", "on_body", "send_400_response"):
-        monkeypatch.setattr(HttpToolsProtocol, name, lambda _, *what, name=name: done.append((name, *what)))
+        monkeypatch.setattr(
+            HttpToolsProtocol, name, lambda _, *what, name=name: done.append((name, *what))
+        )
     protocol = object.__new__(BoundedProtocol)
     half = b"x" * (1 << 19)
     protocol.data_received(half)
@@ -225,7 +267,14 @@ def test_headers_are_read_up_to_a_mebibyte_and_bodies_are_none(monkeypatch: pyte
     protocol.on_body(half)
     protocol.data_received(half)
     assert [name for name, *_ in done] == [
-        *("data_received", "on_message_begin", "data_received", "data_received", "on_body", "data_received"),
+        *(
+            "data_received",
+            "on_message_begin",
+            "data_received",
+            "data_received",
+            "on_body",
+            "data_received",
+        ),
     ]
     protocol.data_received(b"x")
     assert done[-1] == ("send_400_response", "The headers are too large.")

@@ -1,4 +1,6 @@
-"""Whatever a client makes up from the OpenAPI page: no error of ours, no answer beside the schema."""
+"""Whatever a client makes up from the OpenAPI page: no error of ours, no answer beside the
+schema.
+"""
 
 from __future__ import annotations
 
@@ -53,11 +55,15 @@ def app(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fas
 
         def across(call):  # type: ignore[no-untyped-def]
             async def called(*args):  # type: ignore[no-untyped-def]
-                return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(*args), here))
+                return await asyncio.wrap_future(
+                    asyncio.run_coroutine_threadsafe(call(*args), here)
+                )
 
             return called
 
-        future = asyncio.run_coroutine_threadsafe(found[0](scope, across(receive), across(send)), loop)
+        future = asyncio.run_coroutine_threadsafe(
+            found[0](scope, across(receive), across(send)), loop
+        )
         await asyncio.wrap_future(future)
 
     yield forward  # type: ignore[misc]
@@ -71,7 +77,9 @@ def test_the_schema_holds(app: FastAPI, mode: GenerationMode) -> None:
     operations = [each.ok() for each in schema.get_all_operations()]
     assert len(operations) == 12
     for operation in operations:
-        if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query or operation.path_parameters):
+        if mode is GenerationMode.NEGATIVE and not (
+            operation.body or operation.query or operation.path_parameters
+        ):
             continue
 
         @settings(max_examples=20, suppress_health_check=list(HealthCheck), derandomize=True)

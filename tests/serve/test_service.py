@@ -1,4 +1,6 @@
-"""The routes on a service in this process: answers equal the library's, batches change nothing, state survives."""
+"""The routes on a service in this process: answers equal the library's, batches change nothing,
+state survives.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,25 @@ import numpy as np
 import polars as pl
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from serve_runs import CONTEXT, SYMBOLS, TinyRun, as_json, bar_row, config_of, in_process, reading_others
+from serve_runs import (
+    CONTEXT,
+    SYMBOLS,
+    TinyRun,
+    as_json,
+    bar_row,
+    config_of,
+    in_process,
+    reading_others,
+)
 
 from training.tiny_runs import SPLITS
 from vaiom.baselines.counts import Frequency
+from vaiom.corpus.store import open_corpus
 from vaiom.errors import DataError
-from vaiom.events.corpus import open_corpus
+from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.bars import moment_of
-from vaiom.forecast.engine import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.online import OnlineForecaster
+from vaiom.forecast.stream import OnlineForecaster
 from vaiom.market.folder import write_symbol
 from vaiom.serve.app import Service
 from vaiom.serve.schemas import PushRequest, RefusalError
@@ -52,14 +63,27 @@ def test_posted_bars_are_forecast_as_the_library_does(tiny: TinyRun, tmp_path: P
             answer = await client.post("/v1/forecast", json=body)
             assert answer.status_code == 200
             assert (answer.json()["stale"], answer.json()["law"]) == (True, None)
-            for now, stale in ((ours.target_time.isoformat(), False), ("2099-01-01T00:00:00", True)):
-                assert (await client.post("/v1/forecast", json={**body, "now": now})).json()["stale"] is stale
-            # Bodies are read in two ways, by their type and the query; what a page may send unasked is read in neither.
+            for now, stale in (
+                (ours.target_time.isoformat(), False),
+                ("2099-01-01T00:00:00", True),
+            ):
+                assert (await client.post("/v1/forecast", json={**body, "now": now})).json()[
+                    "stale"
+                ] is stale
+            # Bodies are read in two ways, by their type and the query; what a page may send unasked
+            # is read in neither.
             sent = json.dumps(body)
-            for path, kind in (("?horizon=1", "application/json"), ("", "application/json; charset=utf-8")):
-                again = await client.post(f"/v1/forecast{path}", content=sent, headers={"content-type": kind})
+            for path, kind in (
+                ("?horizon=1", "application/json"),
+                ("", "application/json; charset=utf-8"),
+            ):
+                again = await client.post(
+                    f"/v1/forecast{path}", content=sent, headers={"content-type": kind}
+                )
                 assert again.json() == answer.json()
-            foreign = await client.post("/v1/forecast", content=sent, headers={"content-type": "text/plain"})
+            foreign = await client.post(
+                "/v1/forecast", content=sent, headers={"content-type": "text/plain"}
+            )
             assert foreign.status_code == 422
             return answer.json()
 
@@ -75,7 +99,10 @@ def test_the_whole_distribution_is_told_on_request(tiny: TinyRun, tmp_path: Path
 
     async def ask() -> list[Any]:
         async with in_process(config_of(tiny, tmp_path, bars=tiny.bars, backfill=0)) as (client, _):
-            route, moments = "/v1/assets/EURUSD/forecast", (ours.target_time.isoformat(), "2099-01-01T00:00:00")
+            route, moments = (
+                "/v1/assets/EURUSD/forecast",
+                (ours.target_time.isoformat(), "2099-01-01T00:00:00"),
+            )
             asked = ("", "?law=true", *(f"?now={moment}" for moment in moments))
             return [(await client.get(route + words)).json() for words in asked]
 
@@ -85,10 +112,14 @@ def test_the_whole_distribution_is_told_on_request(tiny: TinyRun, tmp_path: Path
     assert short["law"] is None
     law = whole["law"]
     x = np.linspace(law["knots"][0], law["knots"][-1], 99)
-    np.testing.assert_allclose(np.interp(x, law["knots"], law["cumulative"]), ours.cdf(x), atol=1e-5)
+    np.testing.assert_allclose(
+        np.interp(x, law["knots"], law["cumulative"]), ours.cdf(x), atol=1e-5
+    )
     shape, in_scales = law["lower"]["shape"], 2 * ours.sigma / law["lower"]["scale"]
     share = (1 + shape * in_scales) ** (-1 / shape) if shape else math.exp(-in_scales)
-    assert law["cumulative"][0] * share == pytest.approx(ours.cdf(law["knots"][0] - 2 * ours.sigma), abs=1e-5)
+    assert law["cumulative"][0] * share == pytest.approx(
+        ours.cdf(law["knots"][0] - 2 * ours.sigma), abs=1e-5
+    )
 
 
 def test_a_live_forecast_has_the_cautions_of_its_moment(tiny: TinyRun, tmp_path: Path) -> None:
@@ -97,7 +128,9 @@ def test_a_live_forecast_has_the_cautions_of_its_moment(tiny: TinyRun, tmp_path:
     last = datetime.fromisoformat(bars[-1]["datetime"])
 
     async def ask(ahead: timedelta) -> None:
-        config = config_of(tiny, tmp_path / str(ahead), bars=tiny.bars, backfill=0, utc_offset=ahead)
+        config = config_of(
+            tiny, tmp_path / str(ahead), bars=tiny.bars, backfill=0, utc_offset=ahead
+        )
         async with in_process(config) as (client, service):
             for minutes in (-16 * 60, -1, 0, 1, 59, 60, 90, 120, 121):
                 now = last + timedelta(minutes=minutes)
@@ -106,27 +139,42 @@ def test_a_live_forecast_has_the_cautions_of_its_moment(tiny: TinyRun, tmp_path:
                 for query in ({}, {"now": now.isoformat()}):
                     live = (await client.get("/v1/assets/EURUSD/forecast", params=query)).json()
                     assert (live["notes"], live["stale"]) == (list(ours.notes), ours.stale)
-                posted = (await client.post("/v1/forecast", json={"symbol": "EURUSD", "bars": bars})).json()
+                posted = (
+                    await client.post("/v1/forecast", json={"symbol": "EURUSD", "bars": bars})
+                ).json()
                 assert posted["stale"] is ours.stale
-            assert (await client.get("/v1/assets")).json()["utc_offset_seconds"] == ahead.total_seconds()
+            assert (await client.get("/v1/assets")).json()[
+                "utc_offset_seconds"
+            ] == ahead.total_seconds()
 
     for hours in (0, -5, 9):
         asyncio.run(ask(timedelta(hours=hours)))
 
 
-def test_concurrent_requests_get_their_own_answers_up_to_those_that_may_wait(tiny: TinyRun, tmp_path: Path) -> None:
+def test_concurrent_requests_get_their_own_answers_up_to_those_that_may_wait(
+    tiny: TinyRun, tmp_path: Path
+) -> None:
     bodies = [
-        {"symbol": SYMBOLS[n % 2], "bars": as_json(tiny.history[SYMBOLS[n % 2]].slice(n * 7, 40 + 5 * (n % 3)))}
+        {
+            "symbol": SYMBOLS[n % 2],
+            "bars": as_json(tiny.history[SYMBOLS[n % 2]].slice(n * 7, 40 + 5 * (n % 3))),
+        }
         for n in range(5)
     ]
-    flat = {"symbol": "EURUSD", "bars": [{**bar, "open": 1.0, "close": 1.0} for bar in bodies[0]["bars"]]}
+    flat = {
+        "symbol": "EURUSD",
+        "bars": [{**bar, "open": 1.0, "close": 1.0} for bar in bodies[0]["bars"]],
+    }
 
     async def ask() -> None:
         async with in_process(config_of(tiny, tmp_path, max_waiting=6)) as (client, service):
             alone = [await client.post("/v1/forecast", json=body) for body in bodies]
             go_on = threading.Event()
             service._model.submit(go_on.wait)
-            asked = [asyncio.create_task(client.post("/v1/forecast", json=body)) for body in [*bodies, flat]]
+            asked = [
+                asyncio.create_task(client.post("/v1/forecast", json=body))
+                for body in [*bodies, flat]
+            ]
             while service._num_waiting < len(asked):
                 await asyncio.sleep(0)
             assert "vaiom_waiting_forecasts 6.0" in (await client.get("/metrics")).text
@@ -143,7 +191,9 @@ def test_concurrent_requests_get_their_own_answers_up_to_those_that_may_wait(tin
     asyncio.run(ask())
 
 
-def test_the_live_assets_and_the_model_do_one_thing_at_a_time(tiny: TinyRun, tmp_path: Path) -> None:
+def test_the_live_assets_and_the_model_do_one_thing_at_a_time(
+    tiny: TinyRun, tmp_path: Path
+) -> None:
     async def ask() -> None:
         async with in_process(config_of(tiny, tmp_path)) as (_, service):
             for executor in (service._state, service._model):
@@ -157,9 +207,14 @@ def test_the_live_assets_and_the_model_do_one_thing_at_a_time(tiny: TinyRun, tmp
     asyncio.run(ask())
 
 
-def test_bars_of_a_client_that_went_away_before_their_turn_are_not_taken(tiny: TinyRun, tmp_path: Path) -> None:
+def test_bars_of_a_client_that_went_away_before_their_turn_are_not_taken(
+    tiny: TinyRun, tmp_path: Path
+) -> None:
     async def ask() -> None:
-        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars, backfill=0)) as (client, service):
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars, backfill=0)) as (
+            client,
+            service,
+        ):
             go_on = threading.Event()
             service._state.submit(go_on.wait)
             began = time.perf_counter()
@@ -179,20 +234,33 @@ def test_bars_of_a_client_that_went_away_before_their_turn_are_not_taken(tiny: T
                 assert answer.status_code == 200
                 assert answer.json()["num_bars"] == len(tiny.history[answer.json()["symbol"]]) + 1
                 timing = answer.headers["server-timing"]
-                parts = re.fullmatch(r"bar;dur=([\d.]+), model;dur=([\d.]+), disk;dur=([\d.]+)", timing)
+                parts = re.fullmatch(
+                    r"bar;dur=([\d.]+), model;dur=([\d.]+), disk;dur=([\d.]+)", timing
+                )
                 assert parts
                 assert 0 < sum(map(float, parts.groups())) < 1e3 * (time.perf_counter() - began)
                 assert int(answer.headers["content-length"]) == len(answer.content)
-            assert service.live.online.streams["EURUSD"].last.isoformat() == tiny.later["EURUSD"][0]["datetime"]
+            assert (
+                service.live.online.streams["EURUSD"].last.isoformat()
+                == tiny.later["EURUSD"][0]["datetime"]
+            )
 
     asyncio.run(ask())
 
 
-@pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "attention_window": 8}], ids=["learned", "windowed"])
-def test_bars_of_several_assets_are_taken_together(tiny: TinyRun, tmp_path: Path, changes: dict[str, Any]) -> None:
-    """In one commit; one that cannot be taken costs the others nothing; answers are those that each has alone."""
+@pytest.mark.parametrize(
+    "changes", [{}, {"positions": "rotary", "attention_window": 8}], ids=["learned", "windowed"]
+)
+def test_bars_of_several_assets_are_taken_together(
+    tiny: TinyRun, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """In one commit; one that cannot be taken costs the others nothing; answers are those that each
+    has alone.
+    """
     run = reading_others(tiny, tmp_path, changes)
-    bars = [(symbol, bar_row(**tiny.later[symbol][number])) for number in range(3) for symbol in SYMBOLS]
+    bars = [
+        (symbol, bar_row(**tiny.later[symbol][number])) for number in range(3) for symbol in SYMBOLS
+    ]
 
     async def ask(together: int) -> list[Any]:
         config = config_of(tiny, tmp_path / str(together), run=run, bars=tiny.bars, backfill=0)
@@ -201,7 +269,9 @@ def test_bars_of_several_assets_are_taken_together(tiny: TinyRun, tmp_path: Path
             answers = [
                 answer
                 for at in range(0, len(bars), together)
-                for answer in live.push_all([(symbol, [bar]) for symbol, bar in bars[at : at + together]])
+                for answer in live.push_all(
+                    [(symbol, [bar]) for symbol, bar in bars[at : at + together]]
+                )
             ]
             before = live.online.streams["XAUUSD"].num_bars
             [late, next_one] = live.push_all(
@@ -213,7 +283,9 @@ def test_bars_of_several_assets_are_taken_together(tiny: TinyRun, tmp_path: Path
             assert live.online.streams["XAUUSD"].num_bars == before
             store._db.execute("PRAGMA query_only=ON")
             after = live.online
-            refused = live.push_all([(symbol, [bar_row(**tiny.later[symbol][9])]) for symbol in SYMBOLS])
+            refused = live.push_all(
+                [(symbol, [bar_row(**tiny.later[symbol][9])]) for symbol in SYMBOLS]
+            )
             assert [getattr(each, "status", None) for each in refused] == [503, 503]
             assert live.online is after
             store._db.execute("PRAGMA query_only=OFF")
@@ -229,15 +301,23 @@ def test_bars_of_several_assets_are_taken_together(tiny: TinyRun, tmp_path: Path
     assert alone[-2].forecast["missing_assets"] == ["XAUUSD"]
 
 
-def test_every_asset_has_its_chance_of_a_rise_after_bars_of_others(tiny: TinyRun, tmp_path: Path) -> None:
+def test_every_asset_has_its_chance_of_a_rise_after_bars_of_others(
+    tiny: TinyRun, tmp_path: Path
+) -> None:
     """Where assets read each other, a bar of one changes the forecasts of all."""
     run = reading_others(tiny, tmp_path, {"positions": "rotary", "attention_window": 8})
 
     async def ask() -> None:
-        async with in_process(config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars)) as (client, _):
+        async with in_process(config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars)) as (
+            client,
+            _,
+        ):
             for symbol in SYMBOLS:
                 await push(client, symbol, tiny.later[symbol][0])
-            shown = {each["symbol"]: each["prob_up"] for each in (await client.get("/v1/assets")).json()["assets"]}
+            shown = {
+                each["symbol"]: each["prob_up"]
+                for each in (await client.get("/v1/assets")).json()["assets"]
+            }
             forecasts = (await client.get("/v1/forecast")).json()["forecasts"]
             assert shown == {each["symbol"]: each["prob_up"] for each in forecasts}
 
@@ -245,7 +325,9 @@ def test_every_asset_has_its_chance_of_a_rise_after_bars_of_others(tiny: TinyRun
 
 
 def test_live_bars_are_scored_and_forecast(tiny: TinyRun, tmp_path: Path) -> None:
-    """Bits, PIT and forecasts of pushed bars against a batch forecaster that is given everything at once."""
+    """Bits, PIT and forecasts of pushed bars against a batch forecaster that is given everything at
+    once.
+    """
     bars = tiny.later["EURUSD"][:30]
 
     async def live() -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -261,9 +343,9 @@ def test_live_bars_are_scored_and_forecast(tiny: TinyRun, tmp_path: Path) -> Non
 
     later = DataFrame(bars).rename({name: name.capitalize() for name in bars[0]})
     every = tiny.history["EURUSD"].vstack(
-        later.with_columns(col("Datetime").str.to_datetime(time_unit="us"), col("Volume").cast(float)).select(
-            tiny.history["EURUSD"].columns
-        )
+        later.with_columns(
+            col("Datetime").str.to_datetime(time_unit="us"), col("Volume").cast(float)
+        ).select(tiny.history["EURUSD"].columns)
     )
     start = len(tiny.history["EURUSD"])
     for n, answer in enumerate(answers):
@@ -278,17 +360,27 @@ def test_live_bars_are_scored_and_forecast(tiny: TinyRun, tmp_path: Path) -> Non
         bucket = int(np.searchsorted(before.edges[1:-1], move / before.sigma)) + 1
         assert scored["bucket"] == bucket
         assert scored["model_bits"] == pytest.approx(-math.log2(before.probs[bucket - 1]), abs=1e-4)
-        assert scored["frequency_bits"] == pytest.approx(-math.log2(frequency[bucket - 1]), rel=1e-12)
+        assert scored["frequency_bits"] == pytest.approx(
+            -math.log2(frequency[bucket - 1]), rel=1e-12
+        )
         assert scored["pit"] == pytest.approx(before.cdf(move), abs=1e-5)
     settled = history["forecasts"]
     assert [each["replayed"] for each in settled] == [True] * 4 + [False] * 30
     pits = [each["pit"] for each in settled if each["pit"] is not None]
-    assert history["calibration"]["scored"] == len(pits) == sum(history["calibration"]["pit_counts"])
-    assert history["calibration"]["coverage"]["0.5"] == pytest.approx(np.mean([0.25 <= p <= 0.75 for p in pits]))
+    assert (
+        history["calibration"]["scored"] == len(pits) == sum(history["calibration"]["pit_counts"])
+    )
+    assert history["calibration"]["coverage"]["0.5"] == pytest.approx(
+        np.mean([0.25 <= p <= 0.75 for p in pits])
+    )
 
 
-def test_a_restart_goes_on_to_the_bit(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped and started again after every few bars, with snapshots in between, against one that never stops."""
+def test_a_restart_goes_on_to_the_bit(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped and started again after every few bars, with snapshots in between, against one that
+    never stops.
+    """
     monkeypatch.setattr("vaiom.serve.state.SNAPSHOT_EVERY", 5)
     bars = tiny.later["XAUUSD"][:17]
 
@@ -307,13 +399,18 @@ def test_a_restart_goes_on_to_the_bit(tiny: TinyRun, tmp_path: Path, monkeypatch
     assert pieces == whole
     assert again["bars"] == shown["bars"]
     for one, other in zip(again["forecasts"], shown["forecasts"], strict=True):
-        assert one == {**other, **{k: pytest.approx(other[k], abs=1e-4) for k in ("model_bits", "pit", "quantiles")}}
+        assert one == {
+            **other,
+            **{k: pytest.approx(other[k], abs=1e-4) for k in ("model_bits", "pit", "quantiles")},
+        }
 
 
 def test_only_forecasts_that_are_asked_for_are_made(
     tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder costs none, a push of several bars those before and after it, and a start from what is stored none."""
+    """A folder costs none, a push of several bars those before and after it, and a start from what
+    is stored none.
+    """
     made, real = [], Forecaster.forecast
 
     def count(self: Forecaster, windows: Any, *more: Any, **named: Any) -> Any:
@@ -332,7 +429,9 @@ def test_only_forecasts_that_are_asked_for_are_made(
     again.store.close()
 
 
-def test_train_shares_are_counted_where_no_bar_has_the_largest_move(tiny: TinyRun, tmp_path: Path) -> None:
+def test_train_shares_are_counted_where_no_bar_has_the_largest_move(
+    tiny: TinyRun, tmp_path: Path
+) -> None:
     write_symbol(tmp_path / "bars", "EURUSD", tiny.history["EURUSD"].head(CONTEXT + 4))
     service = Service(config_of(tiny, tmp_path / "state", bars=tmp_path / "bars"))
     counts = service.store.fact("train_counts")
@@ -345,7 +444,9 @@ def test_no_bar_that_was_learned_from_is_forecast_again(tiny: TinyRun, tmp_path:
     held_out = int((stamps >= SPLITS.train_end).sum())
     service = Service(config_of(tiny, tmp_path, bars=tiny.bars, backfill=held_out + 30))
     settled_by = [
-        moment_of(int(after["timestamp"][-1])) for window, after in service.replays if window.symbol == "EURUSD"
+        moment_of(int(after["timestamp"][-1]))
+        for window, after in service.replays
+        if window.symbol == "EURUSD"
     ]
     assert settled_by == stamps.to_list()[-held_out:]
     service.store.close()
@@ -357,10 +458,16 @@ def test_each_asset_has_its_last_bars_forecast_again(tiny: TinyRun, tmp_path: Pa
     write_symbol(tmp_path / "bars", "XAUUSD", tiny.history["XAUUSD"][:-60])
     service = Service(config_of(tiny, tmp_path / "state", bars=tmp_path / "bars", backfill=5))
     for symbol, ends in (("EURUSD", None), ("XAUUSD", -60)):
-        again = [moment_of(int(after["timestamp"][-1])) for window, after in service.replays if window.symbol == symbol]
+        again = [
+            moment_of(int(after["timestamp"][-1]))
+            for window, after in service.replays
+            if window.symbol == symbol
+        ]
         assert again == tiny.history[symbol]["Datetime"].to_list()[:ends][-5:]
     undisturbed = OnlineForecaster(service.forecaster)
-    undisturbed.extend_many({"EURUSD": tiny.history["EURUSD"], "XAUUSD": tiny.history["XAUUSD"][:-60]})
+    undisturbed.extend_many(
+        {"EURUSD": tiny.history["EURUSD"], "XAUUSD": tiny.history["XAUUSD"][:-60]}
+    )
     assert service.live.online.to_json() == undisturbed.to_json()
     service.store.close()
 
@@ -376,7 +483,10 @@ def test_a_state_of_another_model_is_refused(tiny: TinyRun, tmp_path: Path) -> N
 
 def test_the_folder_brings_the_bars_that_a_state_lacks(tiny: TinyRun, tmp_path: Path) -> None:
     async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path / "state", bars=tiny.bars)) as (client, service):
+        async with in_process(config_of(tiny, tmp_path / "state", bars=tiny.bars)) as (
+            client,
+            service,
+        ):
             counts = service.store.fact("train_counts")
             assert sum(counts) > len(tiny.history["EURUSD"])
         grown = tmp_path / "bars"
@@ -388,7 +498,10 @@ def test_the_folder_brings_the_bars_that_a_state_lacks(tiny: TinyRun, tmp_path: 
         async with in_process(config_of(tiny, tmp_path / "state", bars=grown)) as (client, service):
             assert service.store.fact("train_counts") == counts  # of the folder that came first
             answer = (await client.get("/v1/assets")).json()
-            assets, about = answer["assets"], (answer["timeframe"], answer["frequency"], answer["window"])
+            assets, about = (
+                answer["assets"],
+                (answer["timeframe"], answer["frequency"], answer["window"]),
+            )
             assert about == ("1h", "Train shares", 500)
             assert assets[0]["num_bars"] == len(frame) + 3
             assert assets[0]["as_of"] == more["Datetime"][-1].isoformat()
@@ -408,17 +521,24 @@ def test_a_folder_with_other_prices_is_said_to_be(
     for number, bars in enumerate((frame, frame, other)):
         write_symbol(tmp_path / "bars", "EURUSD", bars)
         service = Service(config_of(tiny, tmp_path / "state", bars=tmp_path / "bars", backfill=0))
-        assert [bar.close for bar in service.live.bars["EURUSD"]][-2:] == frame["Close"][-2:].to_list()
+        assert [bar.close for bar in service.live.bars["EURUSD"]][-2:] == frame["Close"][
+            -2:
+        ].to_list()
         service.store.close()
         said = f"EURUSD: 2 bars of {tmp_path / 'bars'} differ from the stored ones, which stay"
         assert [each.message.startswith(said) for each in caplog.records] == [True] * (number == 2)
 
 
 def test_drift_raises_an_alert(tiny: TinyRun, tmp_path: Path) -> None:
-    """Any model is worse than Frequency by more than minus infinity; the alert waits until that says something."""
+    """Any model is worse than Frequency by more than minus infinity; the alert waits until that
+    says something.
+    """
 
     async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars, alert_bits=-9.0)) as (client, _):
+        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars, alert_bits=-9.0)) as (
+            client,
+            _,
+        ):
             alerts = []
             for bar in tiny.later["EURUSD"][:60]:
                 await push(client, "EURUSD", bar)
@@ -435,8 +555,12 @@ def test_drift_raises_an_alert(tiny: TinyRun, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["missing", "unchanged"])
-def test_a_forecast_after_a_masked_bar_is_not_scored(tiny: TinyRun, tmp_path: Path, wrong: str) -> None:
-    """The bar after a close that repeats the one before has a return of its own; its forecast was made blindly."""
+def test_a_forecast_after_a_masked_bar_is_not_scored(
+    tiny: TinyRun, tmp_path: Path, wrong: str
+) -> None:
+    """The bar after a close that repeats the one before has a return of its own; its forecast was
+    made blindly.
+    """
     first, masked, last = tiny.later["EURUSD"][:3]
     masked = {**masked, "close": None if wrong == "missing" else first["close"]}
 
@@ -463,11 +587,28 @@ def test_the_metrics_are_what_prometheus_reads(tiny: TinyRun, tmp_path: Path) ->
             return answer.text
 
     families = {each.name: each for each in text_string_to_metric_families(asyncio.run(run()))}
-    assert {f"vaiom_{name}" for name in (
-        "requests", "request_seconds", "batch_windows", "bars", "waiting_forecasts", "ready", "model_info",
-        "last_bar_seconds", "scored_bars", "model_bits", "frequency_bits", "drift_alert",
-        "ledger_e_value", "feed_lag_seconds", "feed_failures", "feed_corrections", "feed_clock_drift_seconds",
-    )} == set(families)  # fmt: skip
+    assert {
+        f"vaiom_{name}"
+        for name in (
+            "requests",
+            "request_seconds",
+            "batch_windows",
+            "bars",
+            "waiting_forecasts",
+            "ready",
+            "model_info",
+            "last_bar_seconds",
+            "scored_bars",
+            "model_bits",
+            "frequency_bits",
+            "drift_alert",
+            "ledger_e_value",
+            "feed_lag_seconds",
+            "feed_failures",
+            "feed_corrections",
+            "feed_clock_drift_seconds",
+        )
+    } == set(families)
     assert families["vaiom_ready"].samples[0].value == 1
     values = {
         name: {sample.labels["asset"]: sample.value for sample in families[f"vaiom_{name}"].samples}
@@ -480,12 +621,19 @@ def test_the_metrics_are_what_prometheus_reads(tiny: TinyRun, tmp_path: Path) ->
     card = Forecaster.load(tiny.run).card
     [model] = families["vaiom_model_info"].samples
     assert (model.labels, model.value) == (
-        {"sha256": card.sha256, "experiment": card.provenance.experiment}, 1,
-    )  # fmt: skip
-    [batches] = [each.value for each in families["vaiom_batch_windows"].samples if each.name.endswith("_count")]
+        {"sha256": card.sha256, "experiment": card.provenance.experiment},
+        1,
+    )
+    [batches] = [
+        each.value
+        for each in families["vaiom_batch_windows"].samples
+        if each.name.endswith("_count")
+    ]
     assert batches == 1
     taken = {
-        each.labels["route"]: each for each in families["vaiom_request_seconds"].samples if each.name[-4:] == "_sum"
+        each.labels["route"]: each
+        for each in families["vaiom_request_seconds"].samples
+        if each.name[-4:] == "_sum"
     }
     assert {"/v1/assets/{symbol}/bars", "/readyz"} == taken.keys()
     assert 0 < sum(each.value for each in taken.values()) < time.perf_counter() - began

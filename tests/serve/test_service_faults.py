@@ -78,7 +78,9 @@ def test_backfill_goes_on_when_the_service_was_too_busy(
     assert waits == [7] * (3 if where == "disk" else 12)
 
 
-def test_a_service_that_stops_waits_for_no_forecasts_of_the_past(tiny: TinyRun, tmp_path: Path) -> None:
+def test_a_service_that_stops_waits_for_no_forecasts_of_the_past(
+    tiny: TinyRun, tmp_path: Path
+) -> None:
     """Only for what is being stored; it then takes no more."""
 
     async def run() -> None:
@@ -135,7 +137,9 @@ def test_an_asset_without_a_first_forecast_keeps_no_other_from_serving(
     asyncio.run(run())
 
 
-def test_a_service_that_stops_follows_no_more(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_stops_follows_no_more(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stopped = threading.Event()
     monkeypatch.setattr("vaiom.serve.follow.Follower.step", lambda self: 3_600.0)
     real = Follower.run
@@ -143,12 +147,20 @@ def test_a_service_that_stops_follows_no_more(tiny: TinyRun, tmp_path: Path, mon
     (tmp_path / "bars").mkdir()
 
     async def run() -> None:
-        config = config_of(tiny, tmp_path / "state", follow=str(tmp_path / "bars"), utc_offset=timedelta(hours=2))
+        config = config_of(
+            tiny, tmp_path / "state", follow=str(tmp_path / "bars"), utc_offset=timedelta(hours=2)
+        )
         async with in_process(config) as (client, service):
             assert service.follower
             assert service.follower.utc_offset == timedelta(hours=2)
             feeds = (await client.get("/readyz")).json()["feeds"]
-            health = {"lag_seconds": None, "failures": 0, "problem": None, "corrections": 0, "clock_drift_seconds": 0.0}
+            health = {
+                "lag_seconds": None,
+                "failures": 0,
+                "problem": None,
+                "corrections": 0,
+                "clock_drift_seconds": 0.0,
+            }
             assert feeds == dict.fromkeys(SYMBOLS, health)
             assert not stopped.is_set()
             [thread] = [each for each in threading.enumerate() if each.name == "follow"]
@@ -194,7 +206,9 @@ def test_a_snapshot_that_cannot_be_written_costs_no_bar(
                     assert answer.status_code == 200
             assert tried == 2  # not at every bar
             assert "the disk is full" in caplog.text
-            answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": tiny.later["EURUSD"][5:6]})
+            answer = await client.post(
+                "/v1/assets/EURUSD/bars", json={"bars": tiny.later["EURUSD"][5:6]}
+            )
             assert answer.status_code == 200
             assert service.store.num_since_snapshot == 0
 
@@ -223,14 +237,18 @@ def test_unknown_symbols_leave_nothing_behind(tiny: TinyRun, tmp_path: Path) -> 
                 answers: list[httpx.Response] = [
                     await client.get(f"{path}/forecast", headers=keys),
                     await client.get(f"{path}/history", headers=keys),
-                    await client.post(f"{path}/bars", json={"bars": tiny.later["EURUSD"][:1]}, headers=keys),
+                    await client.post(
+                        f"{path}/bars", json={"bars": tiny.later["EURUSD"][:1]}, headers=keys
+                    ),
                     await client.delete(f"{path}/bars?after=2024-01-01T00:00:00", headers=keys),
                 ]
                 for answer in answers:
                     refusal(answer, 404)
                 bars = as_json(tiny.history["EURUSD"].tail(40))
                 body = {"symbol": f"X{number}", "bars": bars}
-                assert (await client.post("/v1/forecast", json=body, headers=keys)).status_code == 200
+                assert (
+                    await client.post("/v1/forecast", json=body, headers=keys)
+                ).status_code == 200
             assert not service._locks
             assert "X0" not in service.forecaster._metas
             assert b'asset="X' not in (await client.get("/metrics", headers=keys)).content

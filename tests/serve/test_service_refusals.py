@@ -1,4 +1,6 @@
-"""Bad requests: the right status, words that help, and a service that goes on as if nothing had happened."""
+"""Bad requests: the right status, words that help, and a service that goes on as if nothing had
+happened.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
             state = json.dumps(service.live.online.to_json())
 
             async def forecast(**changes: Any) -> httpx.Response:
-                return await client.post("/v1/forecast", json={"symbol": "EURUSD", "bars": bars, **changes})
+                return await client.post(
+                    "/v1/forecast", json={"symbol": "EURUSD", "bars": bars, **changes}
+                )
 
             async def push(*pushed: dict[str, Any], symbol: str = "EURUSD") -> httpx.Response:
                 return await client.post(f"/v1/assets/{symbol}/bars", json={"bars": list(pushed)})
@@ -69,20 +73,31 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
             wrong_day = {**bars[-1], "datetime": "2024-02-31T00:00:00"}
             assert "row 60" in refusal(await forecast(bars=[*bars[:-1], wrong_day]), 422)["where"]
             for number in ("NaN", "Infinity", "1e999", "1" + "0" * 400):
-                text = json.dumps({"symbol": "EURUSD", "bars": bars}).replace(str(bars[0]["close"]), number, 1)
+                text = json.dumps({"symbol": "EURUSD", "bars": bars}).replace(
+                    str(bars[0]["close"]), number, 1
+                )
                 headers = {"content-type": "application/json"}
                 refusal(await client.post("/v1/forecast", content=text, headers=headers), 422)
             for broken in (b"{", b"\xff", b"[" * 100_000, b'"', b"", b"1" * 10_000):
-                answer = await client.post("/v1/forecast", content=broken, headers={"content-type": "application/json"})
+                answer = await client.post(
+                    "/v1/forecast", content=broken, headers={"content-type": "application/json"}
+                )
                 refusal(answer, answer.status_code)
                 assert answer.status_code in (400, 422)
                 if broken == b"{":
                     assert answer.json()["error"]["where"] == "body, character 2"
-            packed, headers = gzip.compress(b"{}"), {"content-type": "application/json", "content-encoding": "gzip"}
+            packed, headers = (
+                gzip.compress(b"{}"),
+                {"content-type": "application/json", "content-encoding": "gzip"},
+            )
             error = refusal(await client.post("/v1/forecast", content=packed, headers=headers), 400)
             assert error["problem"] == "the body is no JSON in UTF-8; it must not be compressed"
             # A page of another site may send a body without a type, or of these, and not as JSON.
-            for kind in ({}, {"content-type": "text/plain"}, {"content-type": "multipart/form-data; boundary=x"}):
+            for kind in (
+                {},
+                {"content-type": "text/plain"},
+                {"content-type": "multipart/form-data; boundary=x"},
+            ):
                 text = json.dumps({"bars": [first]})
                 answer = await client.post("/v1/assets/EURUSD/bars", content=text, headers=kind)
                 assert "application/json" in refusal(answer, 422)["expected"]
@@ -92,7 +107,10 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
             for path in ("/nothing", "/v1/assets/", "/healthz/"):
                 assert refusal(await client.get(path), 404)["where"] == path
             wrong_method = await client.put("/v1/forecast")
-            assert (refusal(wrong_method, 405)["where"], wrong_method.headers["allow"]) == ("/v1/forecast", "POST")
+            assert (refusal(wrong_method, 405)["where"], wrong_method.headers["allow"]) == (
+                "/v1/forecast",
+                "POST",
+            )
             assert "already" in refusal(await push(bars[-1]), 409)["problem"]
             assert "back in time" in refusal(await push(bars[-2]), 409)["problem"]
             refusal(await push(first, first), 409)
@@ -106,14 +124,18 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
     asyncio.run(run())
 
 
-def test_nothing_is_forecast_taken_or_removed_until_the_service_is_ready(tiny: TinyRun, tmp_path: Path) -> None:
+def test_nothing_is_forecast_taken_or_removed_until_the_service_is_ready(
+    tiny: TinyRun, tmp_path: Path
+) -> None:
     keys, bars = {"X-API-Key": "secret"}, as_json(tiny.history["EURUSD"].tail(60))
     later = {"bars": tiny.later["EURUSD"][:1]}
 
     async def run() -> None:
         service = Service(config_of(tiny, tmp_path, bars=tiny.bars, api_keys=("secret",)))
         transport = httpx.ASGITransport(app=make_app(service), raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=keys) as client:
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://localhost", headers=keys
+        ) as client:
             before = json.dumps(service.live.online.to_json())
             for method, path, body in (
                 ("POST", "/v1/forecast", {"symbol": "EURUSD", "bars": bars}),
@@ -136,7 +158,9 @@ def test_nothing_is_forecast_taken_or_removed_until_the_service_is_ready(tiny: T
     asyncio.run(run())
 
 
-def test_the_openapi_page_says_which_routes_there_are_their_refusals_and_limits(tiny: TinyRun, tmp_path: Path) -> None:
+def test_the_openapi_page_says_which_routes_there_are_their_refusals_and_limits(
+    tiny: TinyRun, tmp_path: Path
+) -> None:
     service = Service(config_of(tiny, tmp_path))
     page = make_app(service).openapi()
     service.store.close()
@@ -186,19 +210,27 @@ def test_the_openapi_page_says_which_routes_there_are_their_refusals_and_limits(
     assert schemas["Bar"]["examples"] == schemas["PushRequest"]["examples"][0]["bars"]
     prices = {"open": 1.1782, "high": 1.1791, "low": 1.1779, "close": 1.1787, "volume": 1520}
     assert schemas["Bar"]["examples"] == [{"datetime": "2025-06-30T22:00:00", **prices}]
-    assert schemas["PortfolioRequest"]["examples"] == [{"positions": {"EURUSD": 1e6, "XAUUSD": -2e5}}]
+    assert schemas["PortfolioRequest"]["examples"] == [
+        {"positions": {"EURUSD": 1e6, "XAUUSD": -2e5}}
+    ]
 
 
 def test_a_live_asset_needs_enough_bars(tiny: TinyRun, tmp_path: Path) -> None:
     async def run() -> None:
         async with in_process(config_of(tiny, tmp_path)) as (client, service):
             assert "22" in refusal(await client.get("/v1/assets/EURUSD/forecast"), 422)["expected"]
-            answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": tiny.later["EURUSD"][:21]})
+            answer = await client.post(
+                "/v1/assets/EURUSD/bars", json={"bars": tiny.later["EURUSD"][:21]}
+            )
             assert answer.json()["forecast"] is None
             refusal(await client.get("/v1/assets/EURUSD/forecast"), 422)
-            answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": tiny.later["EURUSD"][21:22]})
+            answer = await client.post(
+                "/v1/assets/EURUSD/bars", json={"bars": tiny.later["EURUSD"][21:22]}
+            )
             assert answer.json()["forecast"]["context"] == 22
-            assert (await client.get("/v1/assets")).json()["frequency"] == "shares of the scored bars"
+            assert (await client.get("/v1/assets")).json()[
+                "frequency"
+            ] == "shares of the scored bars"
             assert service.live.frequency.counts.sum() == 0
             for bar in tiny.later["EURUSD"][22:25]:
                 await client.post("/v1/assets/EURUSD/bars", json={"bars": [bar]})
@@ -235,13 +267,20 @@ def test_a_fault_of_ours_is_answered_like_every_refusal(
             body, taken = {"bars": tiny.later["EURUSD"][:1]}, service.live.push_all
             for fails, status in ((True, 500), (False, 200)):
                 service.live.push_all = None if fails else taken  # type: ignore[assignment,method-assign]
-                assert (await client.post("/v1/assets/EURUSD/bars", json=body)).status_code == status
+                assert (
+                    await client.post("/v1/assets/EURUSD/bars", json=body)
+                ).status_code == status
 
     asyncio.run(run())
 
 
 def test_the_dashboards_files_are_as_they_lie_in_the_package(tiny: TinyRun, tmp_path: Path) -> None:
-    kinds = {".html": "text/html", ".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
+    kinds = {
+        ".html": "text/html",
+        ".css": "text/css",
+        ".svg": "image/svg+xml",
+        ".js": "text/javascript",
+    }
     package = Path(vaiom.__file__).parent
     own = [file for file in (package / "serve" / "dashboard").iterdir() if file.is_file()]
     shared = [package / "report" / "assets" / name for name in ("theme.css", "theme.js")]
@@ -257,13 +296,17 @@ def test_the_dashboards_files_are_as_they_lie_in_the_package(tiny: TinyRun, tmp_
     asyncio.run(run())
 
 
-def test_keys_rates_and_sizes(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_rates_and_sizes(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("vaiom.serve.middleware.RateLimit", partial(RateLimit, clock=lambda: 0.0))
     keys = tmp_path / "keys"
     keys.write_text("# ours\nsecret-one\n\nsecret-two\n")
 
     async def run() -> None:
-        config = config_of(tiny, tmp_path / "state", api_keys=read_keys(keys), rate_limit=50, max_body=10_000)
+        config = config_of(
+            tiny, tmp_path / "state", api_keys=read_keys(keys), rate_limit=50, max_body=10_000
+        )
         async with in_process(config) as (client, _):
             assert (await client.get("/healthz")).status_code == 200
             assert (await client.get("/")).status_code == 200
@@ -281,7 +324,12 @@ def test_keys_rates_and_sizes(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest
                     yield b" " * 1_000
 
             refusal(await client.post("/v1/forecast", content=chunks(), headers=one), 413)
-            refusal(await client.post("/v1/forecast", content=b"", headers={**one, "Content-Length": "9" * 5_000}), 413)
+            refusal(
+                await client.post(
+                    "/v1/forecast", content=b"", headers={**one, "Content-Length": "9" * 5_000}
+                ),
+                413,
+            )
             statuses = [(await client.get("/v1/model", headers=one)).status_code for _ in range(5)]
             assert statuses == [200, 200, 429, 429, 429]
             answer = await client.get("/v1/model", headers=two)
@@ -292,7 +340,9 @@ def test_keys_rates_and_sizes(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest
 
 
 def test_requests_that_name_another_host_are_refused(tiny: TinyRun, tmp_path: Path) -> None:
-    """A stranger's name that leads to this address (DNS rebinding) opens nothing, not even the dashboard."""
+    """A stranger's name that leads to this address (DNS rebinding) opens nothing, not even the
+    dashboard.
+    """
     ours = (
         "127.0.0.1",
         "127.0.0.1:80",
@@ -315,7 +365,9 @@ def test_requests_that_name_another_host_are_refused(tiny: TinyRun, tmp_path: Pa
     async def run() -> None:
         async with in_process(config_of(tiny, tmp_path, hosts=("Api.Example",))) as (client, _):
             for host in ours:
-                assert (await client.get("/v1/model", headers={"Host": host})).status_code == 200, host
+                assert (await client.get("/v1/model", headers={"Host": host})).status_code == 200, (
+                    host
+                )
             for host in others:
                 for path in ("/v1/model", "/", "/healthz", "/openapi.json"):
                     error = refusal(await client.get(path, headers={"Host": host}), 421)
@@ -325,8 +377,12 @@ def test_requests_that_name_another_host_are_refused(tiny: TinyRun, tmp_path: Pa
     asyncio.run(run())
 
 
-def test_keys_are_not_guessed(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After some wrong ones even the right one is not looked at for a while; asking without a key is no guess."""
+def test_keys_are_not_guessed(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After some wrong ones even the right one is not looked at for a while; asking without a key
+    is no guess.
+    """
     now = 0.0
     monkeypatch.setattr("vaiom.serve.middleware.RateLimit", partial(RateLimit, clock=lambda: now))
 
@@ -339,20 +395,26 @@ def test_keys_are_not_guessed(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest
 
             assert [await ask() for _ in range(20)] == [401] * 20
             assert [await ask(Authorization="Bearer secret") for _ in range(20)] == [200] * 20
-            assert [await ask(Authorization=f"Bearer {number}") for number in range(20)] == [401] * 6 + [429] * 14
+            assert [await ask(Authorization=f"Bearer {number}") for number in range(20)] == [
+                401
+            ] * 6 + [429] * 14
             answer = await client.get("/v1/model", headers={"Authorization": "Bearer secret"})
             error = refusal(answer, 429)
             assert (error["problem"], error["expected"]) == ("too many wrong keys", "60 a minute")
             other = httpx.ASGITransport(client._transport.app, client=("10.0.0.2", 1))  # type: ignore[attr-defined]
             async with httpx.AsyncClient(transport=other, base_url="http://localhost") as elsewhere:
-                assert (await elsewhere.get("/v1/model", headers={"X-API-Key": "secret"})).status_code == 200
+                assert (
+                    await elsewhere.get("/v1/model", headers={"X-API-Key": "secret"})
+                ).status_code == 200
             now = float(answer.headers["retry-after"])
             assert await ask(Authorization="Bearer secret") == 200
 
     asyncio.run(run())
 
 
-def test_a_model_is_given_the_threads(tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_is_given_the_threads(
+    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked, set_in_torch = [], []
 
     def load(*values: object) -> None:
@@ -382,7 +444,9 @@ def test_a_body_that_does_not_arrive_is_not_waited_for(tiny: TinyRun, tmp_path: 
 
 
 def test_a_body_that_trickles_is_not_waited_for(tiny: TinyRun, tmp_path: Path) -> None:
-    """Each chunk in time, all of them not: together they would take four times as long as a body may."""
+    """Each chunk in time, all of them not: together they would take four times as long as a body
+    may.
+    """
 
     async def trickle() -> Any:
         for _ in range(20):
@@ -419,8 +483,12 @@ def test_no_more_requests_pass_than_the_rate_allows(per_minute: int, waits: list
     assert len(waits) <= max(1, per_minute / 10) + now * per_minute / 60 + 1e-6
 
 
-@pytest.mark.parametrize(("per_minute", "asked_at", "told"), [(60, 0.5, 1), (60, 0.0, 2), (30, 1.0, 2), (5, 0.0, 13)])
-def test_nobody_waits_longer_than_until_the_next_whole_second(per_minute: int, asked_at: float, told: int) -> None:
+@pytest.mark.parametrize(
+    ("per_minute", "asked_at", "told"), [(60, 0.5, 1), (60, 0.0, 2), (30, 1.0, 2), (5, 0.0, 13)]
+)
+def test_nobody_waits_longer_than_until_the_next_whole_second(
+    per_minute: int, asked_at: float, told: int
+) -> None:
     now = 0.0
     limit = RateLimit(per_minute, clock=lambda: now)
     for _ in range(max(1, per_minute // 10)):
@@ -434,13 +502,18 @@ def test_nobody_waits_longer_than_until_the_next_whole_second(per_minute: int, a
 def test_a_body_ends_with_the_first_part_that_announces_no_more() -> None:
     """Also where that part leaves out what it may leave out."""
     config = ServeConfig(run=Path("run"), state=Path("state"), max_body=3)
-    said: list[Any] = [{"type": "http.request", "body": b"ab", "more_body": True}, {"type": "http.request"}]
+    said: list[Any] = [
+        {"type": "http.request", "body": b"ab", "more_body": True},
+        {"type": "http.request"},
+    ]
 
     async def receive() -> Any:
         return said.pop(0) if said else {"type": "http.disconnect"}
 
     async def ask() -> list[Any]:
-        whole = await LimitMiddleware(None, config, Metrics())._receive_body({"headers": []}, receive)  # type: ignore[arg-type]
+        whole = await LimitMiddleware(None, config, Metrics())._receive_body(
+            {"headers": []}, receive
+        )  # type: ignore[arg-type]
         return [await whole(), await whole()]
 
     body, after = asyncio.run(ask())

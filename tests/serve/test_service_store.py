@@ -51,10 +51,16 @@ def test_a_file_of_version_0_1_opens(tmp_path: Path) -> None:
     assert second == (datetime(1970, 1, 1, 2), 1.25, 1.5, 1.0, None, None)
     (settled,) = store.last_settled("EURUSD", 9)
     assert settled.model_dump() == {
-        "as_of": "1970-01-01T01:00:00", "target_time": "1970-01-01T02:00:00", "replayed": True,
-        "quantiles": {"0.5": 0.25}, "log_return": -0.5, "bucket": 3, "model_bits": 1.5, "frequency_bits": 2.5,
+        "as_of": "1970-01-01T01:00:00",
+        "target_time": "1970-01-01T02:00:00",
+        "replayed": True,
+        "quantiles": {"0.5": 0.25},
+        "log_return": -0.5,
+        "bucket": 3,
+        "model_bits": 1.5,
+        "frequency_bits": 2.5,
         "pit": 0.125,
-    }  # fmt: skip
+    }
     # What is written now is read back alike, and lies where version 0.1 looks for it.
     store.append([], [("XAUUSD", settled)])
     assert store.last_settled("XAUUSD", 9) == [settled]
@@ -85,7 +91,9 @@ def test_a_state_of_a_newer_version_is_left_to_it(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path, "ours")
-    bars = [("EURUSD", BarRow(datetime(2024, 1, 1, hour), 1.0, 1.0, 1.0, 1.0, None)) for hour in (1, 2)]
+    bars = [
+        ("EURUSD", BarRow(datetime(2024, 1, 1, hour), 1.0, 1.0, 1.0, 1.0, None)) for hour in (1, 2)
+    ]
     store.append(bars[:1])
     with pytest.raises(RefusalError, match="none was taken"):
         store.append([bars[1], bars[0]])
@@ -102,7 +110,10 @@ def test_a_start_replays_a_thousand_bars_at_most(tiny: TinyRun, tmp_path: Path) 
     assets = LiveAssets(forecaster, Store(tmp_path, forecaster.card.sha256), 0.0)
     bars = [BarRow(*each) for each in tiny.history["EURUSD"].head(1_001).iter_rows()]
     for stop, left in ((999, 999), (1_000, 0), (1_001, 1)):
-        assets.push("EURUSD", bars[assets.online.streams["EURUSD"].num_bars if assets.online.streams else 0 : stop])
+        assets.push(
+            "EURUSD",
+            bars[assets.online.streams["EURUSD"].num_bars if assets.online.streams else 0 : stop],
+        )
         assert assets.store.num_since_snapshot == left
     assets.store.close()
 
@@ -118,7 +129,9 @@ DAMAGES = {
 }
 
 
-def test_a_state_that_cannot_be_read_is_refused_with_the_way_out(tiny: TinyRun, tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_read_is_refused_with_the_way_out(
+    tiny: TinyRun, tmp_path: Path
+) -> None:
     service = Service(config_of(tiny, tmp_path, bars=tiny.bars))
     service.live.try_snapshot()
     service.store.close()

@@ -8,8 +8,8 @@ import pytest
 from tiny_runs import SPLITS
 
 from strategies import random_bars
-from vaiom.events.build import CorpusConfig, build_corpus
-from vaiom.events.corpus import Corpus
+from vaiom.corpus.build import CorpusConfig, build_corpus
+from vaiom.corpus.store import Corpus
 from vaiom.market.folder import write_symbol
 
 
@@ -23,4 +23,6 @@ def bars(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def corpus(bars: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return build_corpus(bars, tmp_path_factory.mktemp("corpora") / "corpus", CorpusConfig(splits=SPLITS))
+    return build_corpus(
+        bars, tmp_path_factory.mktemp("corpora") / "corpus", CorpusConfig(splits=SPLITS)
+    )

@@ -1,4 +1,6 @@
-"""Students: what teachers say at every row, the loss towards it, and runs that train their teachers first."""
+"""Students: what teachers say at every row, the loss towards it, and runs that train their teachers
+first.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ import pytest
 import torch
 from tiny_runs import CPU, TINY, assert_same_tensors, state_of
 
+from vaiom.corpus.store import Corpus
 from vaiom.errors import ConfigError
-from vaiom.events.corpus import Corpus
-from vaiom.events.fields import CROSS_FIELDS, SIGNED_FIELDS, UNKNOWN_ASSET
+from vaiom.features.fields import CROSS_FIELDS, SIGNED_FIELDS, UNKNOWN_ASSET
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.model.heads import objective
 from vaiom.model.vaiom import Vaiom
@@ -53,14 +55,18 @@ def test_teachers_answer_for_every_row_of_train_and_no_other(run: Path, corpus: 
     assert not table[:, ~train_rows].any()
     assert table[:, train_rows & corpus.valid_base].float().sum(dim=-1).sub(1).abs().max() < 2e-3
     models = [load_checkpoint(path).model.eval() for path in checkpoints]
-    signs = torch.tensor([-1.0 if name in SIGNED_FIELDS else 1.0 for name in STUDENT.model.input_fields])
+    signs = torch.tensor(
+        [-1.0 if name in SIGNED_FIELDS else 1.0 for name in STUDENT.model.input_fields]
+    )
     second = list(corpus.asset_slices.values())[1].start
     for row in [*np.flatnonzero(train_rows & corpus.valid_base)[[0, 100]].tolist(), second + 40]:
         first = max(second if row >= second else 0, row + 1 - STUDENT.model.receptive_field)
         x, meta = data.x[None, first : row + 1], data.meta[row : row + 1]
         for way, inputs in enumerate((x, x * signs)):
             with torch.no_grad():
-                expected = torch.stack([model.log_probs(inputs, meta)[0].exp() for model in models]).mean(dim=0)
+                expected = torch.stack(
+                    [model.log_probs(inputs, meta)[0].exp() for model in models]
+                ).mean(dim=0)
             torch.testing.assert_close(table[way, row].float(), expected, atol=1e-3, rtol=0)
     assert (table[0] - table[1]).abs().max() > 1e-3
 
@@ -81,7 +87,10 @@ def test_windows_bring_what_teachers_say_of_them(corpus: Corpus) -> None:
 
 
 def test_a_run_holds_the_runs_of_its_teachers(run: Path) -> None:
-    seeds = {load_checkpoint(Run(run).teachers / str(n) / "best.safetensors").provenance.seed for n in (1, 2)}
+    seeds = {
+        load_checkpoint(Run(run).teachers / str(n) / "best.safetensors").provenance.seed
+        for n in (1, 2)
+    }
     assert seeds == {each.train.seed for each in teachers_of(STUDENT)}
     assert len({*seeds, STUDENT.train.seed}) == 3
     ours = load_checkpoint(Run(run).best).provenance
@@ -152,7 +161,10 @@ def test_other_assets_are_left_out_of_whole_windows_in_training_alone(corpus: Co
     config = TINY.with_changes(fields=("ret_z", *CROSS_FIELDS), cross_dropout=0.5).model
     torch.manual_seed(0)
     model = Vaiom(config, corpus.tokenizer.vocabulary_sizes).train()
-    x, meta = torch.randn(40, 8, len(config.input_fields)).requires_grad_(), torch.tensor([[1, 0, 0]] * 40)
+    x, meta = (
+        torch.randn(40, 8, len(config.input_fields)).requires_grad_(),
+        torch.tensor([[1, 0, 0]] * 40),
+    )
     model(x, meta)["return"].sum().backward()
     assert x.grad is not None
     read = x.grad[:, :, 1:].ne(0).any(dim=-1)

@@ -1,4 +1,6 @@
-"""Where a selection would be a lie there is none: each way a run can go wrong ends in an error and no best model."""
+"""Where a selection would be a lie there is none: each way a run can go wrong ends in an error and
+no best model.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ import pytest
 from tiny_runs import TINY
 
 from strategies import random_bars
+from vaiom.corpus.build import CorpusConfig, build_corpus
+from vaiom.corpus.splits import SplitConfig
+from vaiom.corpus.store import Corpus
 from vaiom.errors import ConfigError, DataError
-from vaiom.events.build import CorpusConfig, build_corpus
-from vaiom.events.corpus import Corpus
-from vaiom.events.splits import SplitConfig
 from vaiom.market.folder import write_symbol
 from vaiom.training.loop import TrainingError, train
 from vaiom.training.windows import train_sampler
@@ -29,7 +31,9 @@ def test_an_empty_validation_split_selects_nothing(bars: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("validate_every", [1, 12])
-def test_a_loss_that_explodes_offers_no_model(corpus: Corpus, tmp_path: Path, validate_every: int) -> None:
+def test_a_loss_that_explodes_offers_no_model(
+    corpus: Corpus, tmp_path: Path, validate_every: int
+) -> None:
     wild = TINY.with_changes(learning_rate=1e30, validate_every=validate_every)
     with pytest.raises(TrainingError, match="not finite") as caught:
         train(corpus, wild, tmp_path / "run", device="cpu")
@@ -41,7 +45,9 @@ def poisoned(corpus: Corpus, at: int) -> Corpus:
     """The corpus with one row that is not a number, which no window shows before step `at`."""
     context = TINY.model.context
     sampler = train_sampler(corpus, context, TINY.train.seed, TINY.train.windows_per_step)
-    seen = {row - back for step in range(1, at) for row in sampler.draw(step) for back in range(context)}
+    seen = {
+        row - back for step in range(1, at) for row in sampler.draw(step) for back in range(context)
+    }
     row = next(int(row) for row in sampler.draw(at) if row not in seen)
     return spoil_return(corpus, row)
 
@@ -82,11 +88,15 @@ def started(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_another_corpus_does_not_resume(started: Path, bars: Path, corpus: Corpus, tmp_path: Path) -> None:
+def test_another_corpus_does_not_resume(
+    started: Path, bars: Path, corpus: Corpus, tmp_path: Path
+) -> None:
     """The same Train, so the same tokenizer, but other data behind it."""
     for symbol in ("EURUSD", "XAUUSD"):
         (tmp_path / "bars").mkdir(exist_ok=True)
-        (tmp_path / "bars" / f"{symbol}.parquet").write_bytes((bars / f"{symbol}.parquet").read_bytes())
+        (tmp_path / "bars" / f"{symbol}.parquet").write_bytes(
+            (bars / f"{symbol}.parquet").read_bytes()
+        )
     longer = random_bars(1_700, 0)
     write_symbol(tmp_path / "bars", "EURUSD", longer.head(1_699))
     other = build_corpus(tmp_path / "bars", tmp_path / "corpus", CorpusConfig(splits=corpus.splits))
@@ -139,7 +149,9 @@ def test_a_setting_that_cannot_be_read_is_refused(text: str, message: str) -> No
 
 
 def test_settings_are_read_as_the_type_they_replace() -> None:
-    changed = TINY.with_settings(["learning_rate=1e-4", "steps=7", "auxiliaries=gap,ordinal", "input=disc"])
+    changed = TINY.with_settings(
+        ["learning_rate=1e-4", "steps=7", "auxiliaries=gap,ordinal", "input=disc"]
+    )
     assert (changed.train.learning_rate, changed.train.steps) == (1e-4, 7)
     assert (changed.model.auxiliaries, changed.model.input) == (("gap", "ordinal"), "disc")
     assert TINY.with_settings(["auxiliaries="]).model.auxiliaries == ()

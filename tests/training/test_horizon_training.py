@@ -1,4 +1,6 @@
-"""Heads for longer horizons: their training against the same written plainly, with its numbers in place."""
+"""Heads for longer horizons: their training against the same written plainly, with its numbers in
+place.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ import pytest
 import torch
 from tiny_runs import CPU, TINY
 
+from vaiom.corpus.splits import TRAIN, VALIDATION
+from vaiom.corpus.store import Corpus
+from vaiom.corpus.targets import at_horizon
 from vaiom.errors import DataError
-from vaiom.events.corpus import Corpus
-from vaiom.events.horizons import at_horizon
-from vaiom.events.splits import TRAIN, VALIDATION
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
 from vaiom.run import Run
 from vaiom.training import horizons
@@ -42,19 +44,31 @@ class Plain:
         self.x = torch.from_numpy(corpus.cont[rows]).clamp(-32.0, 32.0)
         self.classes = torch.tensor(
             [
-                [int(view.target_return[row]) - 1 if row in each else -1 for view, each in zip(views, own, strict=True)]
+                [
+                    int(view.target_return[row]) - 1 if row in each else -1
+                    for view, each in zip(views, own, strict=True)
+                ]
                 for row in rows.tolist()
             ]
         )
 
-    def nats(self, net: torch.nn.Sequential, rows: torch.Tensor, centre: torch.Tensor, spread: torch.Tensor) -> list:
+    def nats(
+        self,
+        net: torch.nn.Sequential,
+        rows: torch.Tensor,
+        centre: torch.Tensor,
+        spread: torch.Tensor,
+    ) -> list:
         """Negative log-probabilities of the events of each horizon among the rows."""
         x = (self.x[rows] - centre) / spread
         x[:, spread <= 1.01e-3] = 0
-        log_probs = net(torch.cat([self.hidden[rows], x], dim=1)).view(len(rows), 2, 16).log_softmax(-1)
+        log_probs = (
+            net(torch.cat([self.hidden[rows], x], dim=1)).view(len(rows), 2, 16).log_softmax(-1)
+        )
         classes = self.classes[rows]
         return [
-            -log_probs[:, at].gather(1, classes[:, at, None].clamp(min=0))[classes[:, at] >= 0, 0] for at in range(2)
+            -log_probs[:, at].gather(1, classes[:, at, None].clamp(min=0))[classes[:, at] >= 0, 0]
+            for at in range(2)
         ]
 
 
@@ -76,19 +90,26 @@ def test_heads_are_trained_as_it_is_written(
     draw = torch.Generator().manual_seed(5)
     width = 16 + learned.x.shape[1]
     net = torch.nn.Sequential(
-        torch.nn.Linear(width, 256), torch.nn.GELU(), torch.nn.Dropout(0.4), torch.nn.Linear(256, 32)
+        torch.nn.Linear(width, 256),
+        torch.nn.GELU(),
+        torch.nn.Dropout(0.4),
+        torch.nn.Linear(256, 32),
     )
     with torch.no_grad():
         net[0].weight.copy_(torch.randn(256, width, generator=draw) / width**0.5)
         net[3].weight.copy_(torch.randn(32, 256, generator=draw) / 16 / 10)
         net[0].bias.zero_()
         for at in range(2):
-            counts = torch.tensor([1.0 + int((learned.classes[:, at] == each).sum()) for each in range(16)])
+            counts = torch.tensor(
+                [1.0 + int((learned.classes[:, at] == each).sum()) for each in range(16)]
+            )
             net[3].bias[16 * at : 16 * at + 16] = (counts / counts.sum()).log()
     mean, found = copy.deepcopy(net).eval(), []
     optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, weight_decay=0.05)
     steps = every * 8 * 3
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps, pct_start=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 2e-3, total_steps=steps, pct_start=0.05
+    )
     torch.manual_seed(5)
     for step in range(1, steps + 1):
         rows = torch.randint(size, (batch,), generator=draw)
@@ -101,7 +122,9 @@ def test_heads_are_trained_as_it_is_written(
                 kept += 0.01 * (new - kept)
             if step % every == 0:
                 nats = judged.nats(mean, torch.arange(len(judged.hidden)), centre, spread)
-                found.append(([float(each.mean()) / np.log(2) for each in nats], copy.deepcopy(mean)))
+                found.append(
+                    ([float(each.mean()) / np.log(2) for each in nats], copy.deepcopy(mean))
+                )
     assert len(found) == 24
     bits, best = min(found, key=lambda each: sum(each[0]))
     names = ("first.weight", "first.bias", "second.weight", "second.bias")
@@ -109,7 +132,9 @@ def test_heads_are_trained_as_it_is_written(
         np.testing.assert_allclose(made.tensors[name], expected.detach(), atol=2e-5, err_msg=name)
     np.testing.assert_allclose(made.tensors["centre"], centre, atol=1e-6)
     np.testing.assert_allclose(made.tensors["spread"], spread, rtol=1e-5)
-    assert made.fitted.validation_bits == pytest.approx(dict(zip(("2", "3"), bits, strict=True)), abs=1e-5)
+    assert made.fitted.validation_bits == pytest.approx(
+        dict(zip(("2", "3"), bits, strict=True)), abs=1e-5
+    )
     assert [each.bars for each in made.fitted.fits] == [2, 3]
     assert (made.fitted.seed, made.fitted.corpus_sha256) == (5, corpus.sha256)
     assert made.fitted.checkpoint_sha256 == checkpoint.sha256

@@ -1,4 +1,6 @@
-"""A small model learns the simulated market: it closes most of the distance between Frequency and the true law."""
+"""A small model learns the simulated market: it closes most of the distance between Frequency and
+the true law.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ import pytest
 import torch
 
 from vaiom.baselines.counts import Frequency, Markov
+from vaiom.corpus.build import build_corpus
+from vaiom.corpus.splits import VALIDATION
+from vaiom.corpus.store import Corpus
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import losses_of
-from vaiom.events.build import build_corpus
-from vaiom.events.corpus import Corpus
-from vaiom.events.splits import VALIDATION
 from vaiom.experiments.registry import experiment
-from vaiom.simulate.market import MarketConfig, write_market
-from vaiom.simulate.oracle import Oracle
+from vaiom.simulation.market import MarketConfig, write_market
+from vaiom.simulation.oracle import Oracle
 from vaiom.training.loop import train
 
 LEAST_SHARE = 0.8
@@ -41,7 +43,9 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Corpus]:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [17, 29, 43])
-def test_a_small_model_learns_the_market(market: tuple[Path, Corpus], tmp_path: Path, seed: int) -> None:
+def test_a_small_model_learns_the_market(
+    market: tuple[Path, Corpus], tmp_path: Path, seed: int
+) -> None:
     bars, corpus = market
     result = train(corpus, experiment("demo").with_changes(seed=seed), tmp_path / "run")
     model = ModelPredictor.load(tmp_path / "run" / "best.safetensors")

@@ -1,4 +1,6 @@
-"""A run from beginning to end: what it leaves, what it selects, when it stops, and how it goes on."""
+"""A run from beginning to end: what it leaves, what it selects, when it stops, and how it
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from tiny_runs import CPU, TINY, assert_same_tensors, metrics_of, state_of
 
 from vaiom import __version__
 from vaiom.codec import to_json
+from vaiom.corpus.store import Corpus
 from vaiom.errors import CheckpointError, ConfigError
 from vaiom.evaluation.scores import event_bits
-from vaiom.events.corpus import Corpus
 from vaiom.files import FolderInUseError
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.run import Run
@@ -33,7 +35,11 @@ def run(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> TrainResult
 
 def test_a_run_folder_holds_what_it_promises(run: TrainResult) -> None:
     names = {str(path.relative_to(run.run)) for path in run.run.rglob("*") if path.is_file()}
-    saved = {f"checkpoints/step-{step:07d}{kind}.safetensors" for step in (4, 8, 12) for kind in ("", ".state")}
+    saved = {
+        f"checkpoints/step-{step:07d}{kind}.safetensors"
+        for step in (4, 8, 12)
+        for kind in ("", ".state")
+    }
     assert names == {"config.toml", "metrics.jsonl", "best.safetensors", *saved}
     config = tomllib.loads((run.run / "config.toml").read_text())
     assert config["experiment"]["name"] == "tiny"
@@ -51,7 +57,9 @@ def test_a_deadline_stops_at_a_checkpoint_and_the_rest_is_that_of_the_whole_run(
     assert_same_tensors(state_of(resumed.run, 12), state_of(run.run, 12))
 
 
-def test_metrics_tell_the_loss_of_every_interval_and_the_bits_of_every_validation(run: TrainResult) -> None:
+def test_metrics_tell_the_loss_of_every_interval_and_the_bits_of_every_validation(
+    run: TrainResult,
+) -> None:
     lines = metrics_of(run.run)
     assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12]
     assert [line["step"] for line in lines if "validation_bits" in line] == [4, 8, 12]
@@ -60,13 +68,27 @@ def test_metrics_tell_the_loss_of_every_interval_and_the_bits_of_every_validatio
     assert run.last_bits == lines[-1]["validation_bits"]
 
 
-def test_the_best_is_the_best_and_says_where_it_comes_from(run: TrainResult, corpus: Corpus) -> None:
-    bits = {line["step"]: line["validation_bits"] for line in metrics_of(run.run) if "validation_bits" in line}
+def test_the_best_is_the_best_and_says_where_it_comes_from(
+    run: TrainResult, corpus: Corpus
+) -> None:
+    bits = {
+        line["step"]: line["validation_bits"]
+        for line in metrics_of(run.run)
+        if "validation_bits" in line
+    }
     best = load_checkpoint(run.run / "best.safetensors")
     assert run.best_bits == min(bits.values()) == bits[run.best_step]
     told = best.provenance
-    assert (told.step, told.validation_bits, told.seed) == (run.best_step, run.best_bits, TINY.train.seed)
-    assert (told.vaiom_version, told.experiment, told.train) == (__version__, "tiny", to_json(TINY.train))
+    assert (told.step, told.validation_bits, told.seed) == (
+        run.best_step,
+        run.best_bits,
+        TINY.train.seed,
+    )
+    assert (told.vaiom_version, told.experiment, told.train) == (
+        __version__,
+        "tiny",
+        to_json(TINY.train),
+    )
     assert told.corpus_sha256 == corpus.sha256
     assert told.inputs == corpus.manifest["inputs"]
     assert told.splits["train_end"] == "2023-12-10T00:00:00"
@@ -92,7 +114,9 @@ def test_the_recorded_bits_are_those_of_the_saved_model(run: TrainResult, corpus
     assert scorer.answers(rows[:0]).shape == (0, 16)
 
 
-def test_two_runs_are_the_same_run_and_another_seed_is_not(run: TrainResult, corpus: Corpus, tmp_path: Path) -> None:
+def test_two_runs_are_the_same_run_and_another_seed_is_not(
+    run: TrainResult, corpus: Corpus, tmp_path: Path
+) -> None:
     again = train(corpus, TINY, tmp_path / "again", device="cpu")
     assert metrics_of(again.run) == metrics_of(run.run)
     assert_same_tensors(state_of(again.run, 12), state_of(run.run, 12))
@@ -105,7 +129,9 @@ class KilledError(Exception):
 
 
 @pytest.mark.parametrize("at", [2, 4, 6, 10])
-def test_a_resumed_run_equals_an_uninterrupted_one(run: TrainResult, corpus: Corpus, tmp_path: Path, at: int) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(
+    run: TrainResult, corpus: Corpus, tmp_path: Path, at: int
+) -> None:
     def die(entry: dict[str, object]) -> None:
         if entry["step"] == at:
             raise KilledError
@@ -119,7 +145,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run: TrainResult, corpus: Cor
     resumed = train(corpus, TINY, folder, device="cpu", resume=True)
     assert metrics_of(folder) == metrics_of(run.run)
     assert_same_tensors(state_of(folder, 12), state_of(run.run, 12))
-    assert (resumed.best_step, resumed.best_bits, resumed.last_bits) == (run.best_step, run.best_bits, run.last_bits)
+    assert (resumed.best_step, resumed.best_bits, resumed.last_bits) == (
+        run.best_step,
+        run.best_bits,
+        run.last_bits,
+    )
     ours, theirs = (load_checkpoint(path / "best.safetensors") for path in (folder, run.run))
     assert ours.sha256 == theirs.sha256
 
@@ -137,9 +167,15 @@ def test_averages_and_falling_rates_resume_too(corpus: Corpus, tmp_path: Path) -
     resumed = train(corpus, experiment, tmp_path / "broken", device="cpu", resume=True)
     assert metrics_of(resumed.run) == metrics_of(whole.run)
     assert_same_tensors(state_of(resumed.run, 12), state_of(whole.run, 12))
-    assert load_checkpoint(resumed.run / "best.safetensors").sha256 == load_checkpoint(Run(whole.run).best).sha256
+    assert (
+        load_checkpoint(resumed.run / "best.safetensors").sha256
+        == load_checkpoint(Run(whole.run).best).sha256
+    )
     # What is kept is the average, and the rate of a shorter run would have been another.
-    state, kept = state_of(whole.run, 12), load_checkpoint(Run(whole.run).checkpoint(12)).model.state_dict()
+    state, kept = (
+        state_of(whole.run, 12),
+        load_checkpoint(Run(whole.run).checkpoint(12)).model.state_dict(),
+    )
     assert torch.equal(kept["heads.projection.weight"], state["averaged/heads.projection.weight"])
     assert not torch.equal(kept["heads.projection.weight"], state["model/heads.projection.weight"])
     with pytest.raises(ConfigError, match="another configuration"):
@@ -173,7 +209,9 @@ def test_a_finished_run_resumes_to_its_own_result(run: TrainResult, corpus: Corp
     assert metrics_of(run.run) == before
 
 
-def test_a_longer_run_goes_on_from_a_shorter_one(run: TrainResult, corpus: Corpus, tmp_path: Path) -> None:
+def test_a_longer_run_goes_on_from_a_shorter_one(
+    run: TrainResult, corpus: Corpus, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     train(corpus, TINY.with_changes(steps=8), folder, device="cpu")
     train(corpus, TINY, folder, device="cpu", resume=True)
@@ -190,7 +228,9 @@ def test_a_run_does_not_go_back(run: TrainResult, corpus: Corpus) -> None:
     assert Run(run.run).config.read_bytes() == before
 
 
-def test_losses_of_hopeless_forecasts_are_those_of_an_evaluation(corpus: Corpus, tmp_path: Path) -> None:
+def test_losses_of_hopeless_forecasts_are_those_of_an_evaluation(
+    corpus: Corpus, tmp_path: Path
+) -> None:
     wild = TINY.with_changes(learning_rate=3.0, validate_every=1, keep_last=12)
     train(corpus, wild, tmp_path / "run", device="cpu")
     rows, losses = corpus.endpoints("validation", TINY.model.context), {}
@@ -208,13 +248,17 @@ def test_old_checkpoints_give_way(corpus: Corpus, tmp_path: Path) -> None:
     result = train(corpus, TINY.with_changes(validate_every=2, keep_last=2), folder, device="cpu")
     assert Run(folder).saved_steps() == [10, 12]
     kept = {path.name for path in (folder / "checkpoints").iterdir()}
-    assert kept == {path(step).name for path in (Run(folder).checkpoint, Run(folder).state) for step in (10, 12)}
+    assert kept == {
+        path(step).name for path in (Run(folder).checkpoint, Run(folder).state) for step in (10, 12)
+    }
     assert load_checkpoint(folder / "best.safetensors").provenance.step == result.best_step
 
 
 def test_patience_ends_a_run_that_no_longer_improves(corpus: Corpus, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    restless = TINY.with_changes(learning_rate=0.1, validate_every=1, log_every=1, steps=60, patience=3)
+    restless = TINY.with_changes(
+        learning_rate=0.1, validate_every=1, log_every=1, steps=60, patience=3
+    )
     result = train(corpus, restless, folder, device="cpu")
     bits = [line["validation_bits"] for line in metrics_of(folder)]
     assert len(bits) == result.last_step == result.best_step + 3 < 60
@@ -227,7 +271,9 @@ def test_patience_ends_a_run_that_no_longer_improves(corpus: Corpus, tmp_path: P
     assert more.last_step > result.last_step
 
 
-def test_one_process_trains_a_run_at_a_time(run: TrainResult, corpus: Corpus, tmp_path: Path) -> None:
+def test_one_process_trains_a_run_at_a_time(
+    run: TrainResult, corpus: Corpus, tmp_path: Path
+) -> None:
     refused = 0
 
     def meanwhile(_: object) -> None:
@@ -250,15 +296,23 @@ def test_a_run_folder_is_not_written_over(run: TrainResult, corpus: Corpus) -> N
 
 @pytest.mark.parametrize(
     "other",
-    [TINY.with_changes(learning_rate=1e-3), TINY.with_changes(width=32), TINY.with_changes(seed=18)],
+    [
+        TINY.with_changes(learning_rate=1e-3),
+        TINY.with_changes(width=32),
+        TINY.with_changes(seed=18),
+    ],
     ids=["learning rate", "width", "seed"],
 )
-def test_another_configuration_does_not_resume(run: TrainResult, corpus: Corpus, other: Experiment) -> None:
+def test_another_configuration_does_not_resume(
+    run: TrainResult, corpus: Corpus, other: Experiment
+) -> None:
     with pytest.raises(ConfigError, match="another configuration"):
         train(corpus, other, run.run, device="cpu", resume=True)
 
 
-def test_a_damaged_state_does_not_resume_but_the_one_before_does(corpus: Corpus, tmp_path: Path) -> None:
+def test_a_damaged_state_does_not_resume_but_the_one_before_does(
+    corpus: Corpus, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     whole = train(corpus, TINY, folder, device="cpu")
     newest = Run(folder).state(12)

@@ -1,4 +1,6 @@
-"""Real processes: a run killed at any moment, two processes that train as one, training where libraries are missing."""
+"""Real processes: a run killed at any moment, two processes that train as one, training where
+libraries are missing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ import pytest
 import torch
 from tiny_runs import CHANGES, assert_same_tensors, metrics_of, state_of
 
-from vaiom.events.corpus import Corpus
+from vaiom.corpus.store import Corpus
 from vaiom.experiments.registry import experiment
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.run import Run
@@ -34,7 +36,16 @@ def settings_of(changes: dict[str, object]) -> list[str]:
 
 
 def command(corpus: Corpus, run: Path, changes: dict[str, object], *more: str) -> list[str]:
-    arguments = ["train", str(corpus.path), "--experiment", "demo", "--out", str(run), "--device", "cpu"]
+    arguments = [
+        "train",
+        str(corpus.path),
+        "--experiment",
+        "demo",
+        "--out",
+        str(run),
+        "--device",
+        "cpu",
+    ]
     return [*arguments, *settings_of(changes), *more]
 
 
@@ -52,11 +63,16 @@ def finish(arguments: list[str]) -> subprocess.CompletedProcess[str]:
 def test_a_run_killed_at_any_moment_resumes_to_the_bit(corpus: Corpus, tmp_path: Path) -> None:
     changes = CHANGES | {"steps": 96, "validate_every": 8, "log_every": 4}
     whole = train(corpus, tiny_demo(changes), tmp_path / "whole", device="cpu")
-    folder, arguments = tmp_path / "killed", [*VAIOM, *command(corpus, tmp_path / "killed", changes, "--resume")]
+    folder, arguments = (
+        tmp_path / "killed",
+        [*VAIOM, *command(corpus, tmp_path / "killed", changes, "--resume")],
+    )
     chance = random.Random(time.time_ns())
     for _ in range(2):
         before = Run(folder).saved_steps()[-1] if Run(folder).saved_steps() else 0
-        process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment())
+        process = subprocess.Popen(
+            arguments, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment()
+        )
         while (Run(folder).saved_steps() or [0])[-1] == before and process.poll() is None:
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 0.3))
@@ -71,7 +87,15 @@ def test_a_run_killed_at_any_moment_resumes_to_the_bit(corpus: Corpus, tmp_path:
     assert not [path for path in folder.glob("*") if path.is_dir() and path.name != "checkpoints"]
 
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1"]
+TORCHRUN = [
+    sys.executable,
+    "-m",
+    "torch.distributed.run",
+    "--nproc-per-node",
+    "2",
+    "--master-addr",
+    "127.0.0.1",
+]
 
 
 def free_port() -> str:
@@ -99,14 +123,28 @@ def test_two_processes_train_the_same_model_as_one(corpus: Corpus, tmp_path: Pat
     ours, theirs = state_of(together, 8), state_of(alone.run, 8)
     assert ours.keys() == theirs.keys()
     for name, values in theirs.items():
-        if "query_key_value.bias" not in name:  # keys shift all scores alike: their gradient is rounding alone
+        if (
+            "query_key_value.bias" not in name
+        ):  # keys shift all scores alike: their gradient is rounding alone
             torch.testing.assert_close(ours[name], values, atol=2e-5, rtol=1e-3, msg=name)
 
 
-MISSING = ("polars", "pyarrow", "pandas", "lightgbm", "pydantic", "fastapi", "arch", "matplotlib", "scipy")
+MISSING = (
+    "polars",
+    "pyarrow",
+    "pandas",
+    "lightgbm",
+    "pydantic",
+    "fastapi",
+    "arch",
+    "matplotlib",
+    "scipy",
+)
 
 
-def test_training_and_evaluation_need_numpy_torch_and_safetensors_alone(corpus: Corpus, tmp_path: Path) -> None:
+def test_training_and_evaluation_need_numpy_torch_and_safetensors_alone(
+    corpus: Corpus, tmp_path: Path
+) -> None:
     code = f"""
 import sys
 for name in {MISSING}:
@@ -118,8 +156,8 @@ from vaiom.evaluation.calibration import kuiper_test
 from vaiom.evaluation.evaluate import served_distributions
 from vaiom.evaluation.inference import asset_months, standard_error
 from vaiom.evaluation.scores import event_bits
-from vaiom.simulate.oracle import Oracle
-from vaiom.events.corpus import open_corpus
+from vaiom.simulation.oracle import Oracle
+from vaiom.corpus.store import open_corpus
 from vaiom.experiments.registry import experiment
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.training.loop import train
@@ -143,6 +181,9 @@ kuiper_test(served_distributions(corpus, rows, probs).cdf(corpus.log_ret_next[ro
     finish([sys.executable, "-c", code])
     # The command line itself brings pydantic: Typer stands on it.
     missing = [name for name in MISSING if name != "pydantic"]
-    commands = f"import sys\nfor name in {missing}: sys.modules[name] = None\nfrom vaiom.cli.main import main\nmain()"
+    commands = (
+        f"import sys\nfor name in {missing}: sys.modules[name] = None\nfrom vaiom.cli.main "
+        f"import main\nmain()"
+    )
     arguments = command(corpus, tmp_path / "other", CHANGES | {"steps": 2})
     finish([sys.executable, "-c", commands, *arguments])

@@ -1,4 +1,6 @@
-"""Settings of version 0.1 under their old names: read everywhere, and never a hash or a record's key changes."""
+"""Settings of version 0.1 under their old names: read everywhere, and never a hash or a record's
+key changes.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def test_no_record_changes_its_key(records: list[Record]) -> None:
             splits=tuple(split for split in record.scored if split not in (ALL_TESTS, YEAR)),
         )
 
-    assert {each.key: task(each).key for each in trained} == {each.key: each.key for each in trained}
+    assert {each.key: task(each).key for each in trained} == {
+        each.key: each.key for each in trained
+    }
 
 
 def test_a_hash_is_over_the_old_names(records: list[Record]) -> None:
@@ -52,11 +56,16 @@ def test_a_hash_is_over_the_old_names(records: list[Record]) -> None:
         "drop_layer": 0.2,
         "norm": "layer",
     }
-    assert read.sha256 == replace(experiment("best-512"), about="").with_changes(seed=stored.seed).sha256
+    assert (
+        read.sha256
+        == replace(experiment("best-512"), about="").with_changes(seed=stored.seed).sha256
+    )
     assert from_json(Experiment, to_json(read)).sha256 == read.sha256
 
 
-@pytest.mark.parametrize(("version", "name"), [("0.1.0", "best-512"), ("0.2.0", "best"), ("0.10.0", "best")])
+@pytest.mark.parametrize(
+    ("version", "name"), [("0.1.0", "best-512"), ("0.2.0", "best"), ("0.10.0", "best")]
+)
 def test_what_version_0_1_called_best_is_another_experiment_now(version: str, name: str) -> None:
     stored = {"kind": RUN, "key": "", "name": "best", "timeframe": "1h", "vaiom_version": version}
     assert from_json(Record, stored).name == name
@@ -79,7 +88,9 @@ def test_the_search_is_read_and_runs_but_for_what_is_gone() -> None:
 
 def test_old_names_on_the_command_line() -> None:
     main = experiment("main")
-    renamed = main.with_settings(["average=0.9", "drop_layer=0.1", "norm=layer", "normed_keys=false"])
+    renamed = main.with_settings(
+        ["average=0.9", "drop_layer=0.1", "norm=layer", "normed_keys=false"]
+    )
     assert renamed == main.with_settings(["ema_decay=0.9", "stochastic_depth=0.1"])
     with pytest.raises(ConfigError, match="norm can only be layer"):
         main.with_settings(["norm=rms"])
@@ -91,6 +102,12 @@ def test_old_names_in_checkpoints_and_states() -> None:
     assert from_json(TrainConfig, {"average": 0.5}) == TrainConfig(ema_decay=0.5)
     with pytest.raises(ValueError, match="feed_forward can only be gelu"):
         from_json(ModelConfig, {**value, "feed_forward": "swiglu"})
-    told = {"vaiom_version": "0.1.0", "corpus_sha256": "", "inputs": [], "splits": {}, "experiment": "best"}
+    told = {
+        "vaiom_version": "0.1.0",
+        "corpus_sha256": "",
+        "inputs": [],
+        "splits": {},
+        "experiment": "best",
+    }
     told |= {"train": {"average": 0.5}, "seed": 1, "step": 2, "validation_bits": 3.0}
     assert from_json(Provenance, told).train == {"ema_decay": 0.5}

@@ -9,9 +9,9 @@ import pytest
 import torch
 from tiny_runs import TINY, make_step
 
+from vaiom.corpus.splits import TRAIN
+from vaiom.corpus.store import Corpus
 from vaiom.errors import ConfigError
-from vaiom.events.corpus import Corpus
-from vaiom.events.splits import TRAIN
 from vaiom.model.heads import objective
 from vaiom.training.devices import ProcessGroup, resolve_device, resolve_type
 from vaiom.training.experiment import Experiment
@@ -19,8 +19,12 @@ from vaiom.training.step import TrainStep
 from vaiom.training.windows import Rows, train_sampler
 
 
-def by_hand(step: TrainStep, optimizer: torch.optim.Optimizer, rows: Rows, experiment: Experiment) -> float:
-    """Four micro-batches, each reduced alone, averaged, clipped, one AdamW step: as the paper says it."""
+def by_hand(
+    step: TrainStep, optimizer: torch.optim.Optimizer, rows: Rows, experiment: Experiment
+) -> float:
+    """Four micro-batches, each reduced alone, averaged, clipped, one AdamW step: as the paper says
+    it.
+    """
     optimizer.zero_grad()
     reported = 0.0
     batches = np.split(rows, experiment.train.num_micro_batches)
@@ -28,7 +32,9 @@ def by_hand(step: TrainStep, optimizer: torch.optim.Optimizer, rows: Rows, exper
         windows = step.data.windows(torch.from_numpy(batch))
         last = experiment.train.scope == "last"
         logits = step.model(windows.x_BTF, windows.meta_BM, last_only=last)
-        targets = {name: values[:, -1:] if last else values for name, values in windows.targets.items()}
+        targets = {
+            name: values[:, -1:] if last else values for name, values in windows.targets.items()
+        }
         loss, terms = objective(logits, targets, experiment.train.task_weights)
         (loss / len(batches)).backward()
         reported += terms["return"].item() / len(batches)
@@ -48,7 +54,9 @@ def by_hand(step: TrainStep, optimizer: torch.optim.Optimizer, rows: Rows, exper
     ],
     ids=str,
 )
-def test_a_step_equals_the_accumulation_written_by_hand(corpus: Corpus, changes: dict[str, object]) -> None:
+def test_a_step_equals_the_accumulation_written_by_hand(
+    corpus: Corpus, changes: dict[str, object]
+) -> None:
     experiment = TINY.with_changes(**changes)
     ours, plain = make_step(corpus, experiment), make_step(corpus, experiment)
     optimizer = torch.optim.AdamW(
@@ -65,13 +73,20 @@ def test_a_step_equals_the_accumulation_written_by_hand(corpus: Corpus, changes:
         got = ours(rows).item()
         torch.manual_seed(number)
         assert got == pytest.approx(by_hand(plain, optimizer, rows, experiment), rel=1e-5)
-    for (name, mine), theirs in zip(ours.model.named_parameters(), plain.model.parameters(), strict=True):
-        # Adam divides by tiny moments: parameters agree to a small share of what one step moves them.
-        torch.testing.assert_close(mine, theirs, atol=1e-2 * experiment.train.learning_rate, rtol=0, msg=name)
+    for (name, mine), theirs in zip(
+        ours.model.named_parameters(), plain.model.parameters(), strict=True
+    ):
+        # Adam divides by tiny moments: parameters agree to a small share of what one step moves
+        # them.
+        torch.testing.assert_close(
+            mine, theirs, atol=1e-2 * experiment.train.learning_rate, rtol=0, msg=name
+        )
 
 
 def test_rates_rise_and_fall() -> None:
-    config = TINY.with_changes(learning_rate=1e-3, schedule="cosine", warmup_steps=9, steps=1_000).train
+    config = TINY.with_changes(
+        learning_rate=1e-3, schedule="cosine", warmup_steps=9, steps=1_000
+    ).train
     rates = [config.rate_at(step) for step in range(1, 1_001)]
     assert rates[0] == pytest.approx(1e-4, rel=1e-4)
     assert rates[9] == pytest.approx(1e-3, rel=1e-3)
@@ -82,7 +97,9 @@ def test_rates_rise_and_fall() -> None:
 
 
 def test_the_moving_average_is_of_the_steps_and_not_of_the_random_start(corpus: Corpus) -> None:
-    """The mean of the weights after each step, each step counting 0.9 of the next one; nothing else."""
+    """The mean of the weights after each step, each step counting 0.9 of the next one; nothing
+    else.
+    """
     step = make_step(corpus, TINY.with_changes(ema_decay=0.9))
     sampler = train_sampler(corpus, 16, 17, 16)
     visited = []
@@ -134,7 +151,12 @@ def test_the_grouped_loss_equals_the_mean_of_its_micro_batches(corpus: Corpus) -
 @pytest.mark.parametrize("head", ["moms", "independent"])
 def test_one_batch_is_learned_by_heart(corpus: Corpus, head: str) -> None:
     experiment = TINY.with_changes(
-        return_head=head, width=32, dropout=0.0, auxiliaries=(), num_micro_batches=1, weight_decay=0.0
+        return_head=head,
+        width=32,
+        dropout=0.0,
+        auxiliaries=(),
+        num_micro_batches=1,
+        weight_decay=0.0,
     )
     step = make_step(corpus, experiment)
     rows = corpus.endpoints(TRAIN, 16)[[20, 400, 900, 1200]]

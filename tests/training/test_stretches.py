@@ -1,4 +1,6 @@
-"""Models whose layers see a window of rows: attention against a plain mask, stretches against windows."""
+"""Models whose layers see a window of rows: attention against a plain mask, stretches against
+windows.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,16 @@ import pytest
 import torch
 
 from training.tiny_runs import CPU
-from vaiom.events.corpus import Corpus
+from vaiom.corpus.store import Corpus
 from vaiom.model.config import ModelConfig
 from vaiom.model.decoder import causal_attention
 from vaiom.model.vaiom import Vaiom
 from vaiom.training import windows
 from vaiom.training.windows import DeviceCorpus, Scorer, plan_stretches
 
-CONFIG = ModelConfig(positions="rotary", attention_window=8, num_layers=3, num_heads=2, width=16, context=64)
+CONFIG = ModelConfig(
+    positions="rotary", attention_window=8, num_layers=3, num_heads=2, width=16, context=64
+)
 
 
 @pytest.mark.parametrize("window", [1, 7, 128, 200, 300])
@@ -39,7 +43,10 @@ def make_model(corpus: Corpus) -> Vaiom:
 def test_an_answer_depends_on_its_receptive_field_alone(corpus: Corpus) -> None:
     """Rows before it change nothing, the first row of it does."""
     model = make_model(corpus)
-    x, meta = torch.randn(1, 60, len(CONFIG.input_fields)), torch.from_numpy(corpus.meta[:1].astype(np.int64))
+    x, meta = (
+        torch.randn(1, 60, len(CONFIG.input_fields)),
+        torch.from_numpy(corpus.meta[:1].astype(np.int64)),
+    )
     field = CONFIG.receptive_field
     assert field == 22
     before, inside = x.clone(), x.clone()
@@ -60,7 +67,9 @@ def test_stretches_answer_like_windows(corpus: Corpus, monkeypatch: pytest.Monke
     model = make_model(corpus)
     scorer = Scorer(model, DeviceCorpus(corpus, CONFIG, CPU), torch.float32)
     second = list(corpus.asset_slices.values())[1].start
-    rows = np.random.default_rng(0).permutation(np.concatenate([np.arange(150), np.arange(second, second + 150)]))
+    rows = np.random.default_rng(0).permutation(
+        np.concatenate([np.arange(150), np.arange(second, second + 150)])
+    )
     found = scorer.answers(rows)
     x = torch.from_numpy(corpus.inputs(CONFIG))
     meta = torch.from_numpy(corpus.meta.astype(np.int64))
@@ -82,7 +91,9 @@ def test_a_longer_memory_is_judged_on_the_same_events() -> None:
     longer = replace(CONFIG, context=1024, attention_window=256)
     assert longer.history == ModelConfig().history == 512
     assert replace(longer, context=300, attention_window=64).history == 300
-    assert ModelConfig(context=1024).history == 1024  # learned positions answer from a full window alone
+    assert (
+        ModelConfig(context=1024).history == 1024
+    )  # learned positions answer from a full window alone
 
 
 def test_a_window_needs_rotary_positions() -> None:

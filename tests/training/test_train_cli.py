@@ -10,7 +10,7 @@ import pytest
 from tiny_runs import CHANGES
 
 from vaiom.cli.main import main
-from vaiom.events.corpus import Corpus
+from vaiom.corpus.store import Corpus
 from vaiom.experiments.registry import PATIENCE, experiment, stopping_early
 
 
@@ -23,12 +23,17 @@ def vaiom(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def train_arguments(corpus: Corpus, run: Path, **changes: object) -> list[str]:
-    settings = [part for key, value in (CHANGES | changes).items() for part in ("--set", f"{key}={value}")]
+    settings = [
+        part for key, value in (CHANGES | changes).items() for part in ("--set", f"{key}={value}")
+    ]
     return ["train", str(corpus.path), "--experiment", "demo", "--out", str(run), *settings]
 
 
 def test_training_reports_for_people_and_for_scripts(
-    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    corpus: Corpus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = train_arguments(corpus, tmp_path / "run", log_every=1)
     assert vaiom(monkeypatch, *arguments, "--steps", "8", "--seed", "29") == 0
@@ -40,11 +45,21 @@ def test_training_reports_for_people_and_for_scripts(
     assert "bits, best " in lines[-1]
     assert "steps/s" in lines[-2]
     assert "left" in lines[-2]
-    assert vaiom(monkeypatch, *arguments, "--steps", "12", "--seed", "29", "--resume", "--json") == 0
+    assert (
+        vaiom(monkeypatch, *arguments, "--steps", "12", "--seed", "29", "--resume", "--json") == 0
+    )
     result = json.loads(capsys.readouterr().out)
     assert result["last_step"] == 12
     assert result["peak_gpu_mib"] is None
-    assert set(result) == {"run", "best_step", "best_bits", "last_step", "last_bits", "seconds", "peak_gpu_mib"}
+    assert set(result) == {
+        "run",
+        "best_step",
+        "best_bits",
+        "last_step",
+        "last_bits",
+        "seconds",
+        "peak_gpu_mib",
+    }
 
 
 @pytest.mark.parametrize(
@@ -120,7 +135,10 @@ def test_three_experiments_are_shown_and_the_rest_on_request(
 
 
 def test_only_the_papers_experiments_run_their_whole_length() -> None:
-    chosen = {name: stopping_early(experiment(name)).train.patience for name in ("main", "cont-20k", "demo", "best")}
+    chosen = {
+        name: stopping_early(experiment(name)).train.patience
+        for name in ("main", "cont-20k", "demo", "best")
+    }
     assert chosen == {"main": 0, "cont-20k": 0, "demo": PATIENCE, "best": PATIENCE}
     assert PATIENCE == 4
     assert stopping_early(experiment("best")).sha256 == experiment("best").sha256
@@ -128,9 +146,18 @@ def test_only_the_papers_experiments_run_their_whole_length() -> None:
 
 
 def test_one_unit_and_a_word_where_validation_has_left_its_best(
-    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    corpus: Corpus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert vaiom(monkeypatch, *train_arguments(corpus, tmp_path / "run", learning_rate=1.0, validate_every=1)) == 0
+    assert (
+        vaiom(
+            monkeypatch,
+            *train_arguments(corpus, tmp_path / "run", learning_rate=1.0, validate_every=1),
+        )
+        == 0
+    )
     err = capsys.readouterr().err
     assert "nats" not in err
     assert "and rising since" in err

@@ -1,4 +1,6 @@
-"""Windows against plain slices, and a sampler that is uniform, seeded, and blind to everything but Train."""
+"""Windows against plain slices, and a sampler that is uniform, seeded, and blind to everything but
+Train.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ import pytest
 import torch
 from tiny_runs import CPU, SPLITS
 
+from vaiom.corpus.build import CorpusConfig, build_corpus
+from vaiom.corpus.splits import TRAIN, SplitConfig
+from vaiom.corpus.store import Corpus
+from vaiom.corpus.tokenizer import bucket_of
 from vaiom.errors import ConfigError, DataError
-from vaiom.events.build import CorpusConfig, build_corpus
-from vaiom.events.corpus import Corpus
-from vaiom.events.fields import CONT_FIELDS, EXTRA_FIELDS
-from vaiom.events.fit import bucket_of
-from vaiom.events.splits import TRAIN, SplitConfig
+from vaiom.features.fields import CONT_FIELDS, EXTRA_FIELDS
 from vaiom.market.folder import read_bars, write_symbol
 from vaiom.model.config import ModelConfig
 from vaiom.training.experiment import Experiment
@@ -27,9 +29,13 @@ CONTEXT = 16
 
 def test_a_model_reads_its_fields_in_its_order(corpus: Corpus) -> None:
     chosen = ModelConfig(input="disc", fields=("hour", "return_bucket"))
-    np.testing.assert_array_equal(corpus.inputs(chosen), np.stack([corpus.disc[:, 11], corpus.disc[:, 0]], axis=1))
+    np.testing.assert_array_equal(
+        corpus.inputs(chosen), np.stack([corpus.disc[:, 11], corpus.disc[:, 0]], axis=1)
+    )
     chosen = ModelConfig(fields=("mask_any", "ret_z"))
-    np.testing.assert_array_equal(corpus.inputs(chosen), np.stack([corpus.cont[:, -1], corpus.cont[:, 0]], axis=1))
+    np.testing.assert_array_equal(
+        corpus.inputs(chosen), np.stack([corpus.cont[:, -1], corpus.cont[:, 0]], axis=1)
+    )
     with pytest.raises(ValueError, match="fields must be among"):
         ModelConfig(fields=("return_bucket",))
     with pytest.raises(ValueError, match="must not repeat"):
@@ -48,18 +54,26 @@ def test_windows_are_the_rows_up_to_their_ends(corpus: Corpus, branch: str) -> N
         np.testing.assert_array_equal(windows.meta_BM[number].numpy(), corpus.meta[end])
         for name in ("return", "gap", "vol_regime"):
             target = getattr(corpus, f"target_{name}")
-            expected = [int(target[row]) if corpus.valid_base[row] else 0 for row in range(rows.start, rows.stop)]
+            expected = [
+                int(target[row]) if corpus.valid_base[row] else 0
+                for row in range(rows.start, rows.stop)
+            ]
             assert windows.targets[name][number].tolist() == expected
     x, meta = data.inputs(torch.from_numpy(ends))
     assert torch.equal(x, windows.x_BTF)
     assert torch.equal(meta, windows.meta_BM)
 
 
-def test_a_mirrored_window_is_that_of_the_inverted_prices(bars: Path, corpus: Corpus, tmp_path: Path) -> None:
+def test_a_mirrored_window_is_that_of_the_inverted_prices(
+    bars: Path, corpus: Corpus, tmp_path: Path
+) -> None:
     """One over every price: an exchange rate read the other way round."""
     for symbol, frame in read_bars(bars).items():
         inverted = frame.with_columns(
-            Open=1 / pl.col("Open"), High=1 / pl.col("Low"), Low=1 / pl.col("High"), Close=1 / pl.col("Close")
+            Open=1 / pl.col("Open"),
+            High=1 / pl.col("Low"),
+            Low=1 / pl.col("High"),
+            Close=1 / pl.col("Close"),
         )
         write_symbol(tmp_path / "bars", symbol, inverted)
     other = build_corpus(tmp_path / "bars", tmp_path / "corpus", CorpusConfig(splits=SPLITS))
@@ -68,16 +82,23 @@ def test_a_mirrored_window_is_that_of_the_inverted_prices(bars: Path, corpus: Co
     windows = _always_mirrored(corpus, model).windows(torch.from_numpy(ends))
     expected = DeviceCorpus(other, model, CPU).windows(torch.from_numpy(ends))
     for field, name in enumerate(model.input_fields):
-        # Where in its range a bar closed is linear in prices; over a bar that is nearly linear in their logs.
+        # Where in its range a bar closed is linear in prices; over a bar that is nearly linear in
+        # their logs.
         tolerance = 0.02 if name == "close_location" else 2e-3
         np.testing.assert_allclose(
-            windows.x_BTF[..., field], expected.x_BTF[..., field], rtol=tolerance, atol=tolerance, err_msg=name
+            windows.x_BTF[..., field],
+            expected.x_BTF[..., field],
+            rtol=tolerance,
+            atol=tolerance,
+            err_msg=name,
         )
     # The targets keep the edges that the model is trained for.
     for name, column in (("return", "ret_z"), ("gap", "gap_z")):
         for row, end in enumerate(ends):
             rows = np.arange(end - CONTEXT + 2, end + 2)
-            buckets = bucket_of(corpus.edges[name], -corpus.columns[column][rows].astype(np.float64))
+            buckets = bucket_of(
+                corpus.edges[name], -corpus.columns[column][rows].astype(np.float64)
+            )
             target = getattr(corpus, f"target_{name}")[rows - 1]
             assert (
                 windows.targets[name][row].tolist()
@@ -94,7 +115,8 @@ def test_half_of_the_windows_are_mirrored_whole(corpus: Corpus) -> None:
     model = ModelConfig(context=CONTEXT)
     ends = torch.from_numpy(corpus.endpoints(TRAIN, CONTEXT)[:600])
     plain, turned = (
-        data.windows(ends).x_BTF for data in (DeviceCorpus(corpus, model, CPU), _always_mirrored(corpus, model))
+        data.windows(ends).x_BTF
+        for data in (DeviceCorpus(corpus, model, CPU), _always_mirrored(corpus, model))
     )
     torch.manual_seed(0)
     mixed = DeviceCorpus(corpus, model, CPU, mirror=0.5).windows(ends).x_BTF
@@ -108,7 +130,8 @@ def test_nothing_is_mirrored_when_events_are_scored(corpus: Corpus) -> None:
     ends = torch.from_numpy(corpus.endpoints(TRAIN, CONTEXT)[:5])
     model = ModelConfig(context=CONTEXT)
     assert torch.equal(
-        _always_mirrored(corpus, model).inputs(ends)[0], DeviceCorpus(corpus, model, CPU).inputs(ends)[0]
+        _always_mirrored(corpus, model).inputs(ends)[0],
+        DeviceCorpus(corpus, model, CPU).inputs(ends)[0],
     )
 
 
@@ -121,7 +144,9 @@ def test_masked_rows_teach_nothing(corpus: Corpus) -> None:
     data = DeviceCorpus(corpus, ModelConfig(input="cont", context=CONTEXT), CPU)
     invalid = torch.from_numpy(~corpus.valid_base)
     assert invalid.any()
-    assert corpus.target_gap[~corpus.valid_base].any()  # the corpus knows gaps there; the model is not told
+    assert corpus.target_gap[
+        ~corpus.valid_base
+    ].any()  # the corpus knows gaps there; the model is not told
     for target in data.targets.values():
         assert not target[invalid].any()
 

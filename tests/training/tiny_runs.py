@@ -1,4 +1,6 @@
-"""What the tests of this folder share: a tiny experiment, runs of it, and what a run leaves behind."""
+"""What the tests of this folder share: a tiny experiment, runs of it, and what a run
+leaves behind.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from typing import Any
 
 import torch
 
-from vaiom.events.corpus import Corpus
-from vaiom.events.splits import SplitConfig
+from vaiom.corpus.splits import SplitConfig
+from vaiom.corpus.store import Corpus
 from vaiom.model.checkpoint import read_tensors
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run

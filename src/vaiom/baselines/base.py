@@ -1,4 +1,6 @@
-"""The contract of everything that predicts return buckets, and the baselines by name. Paper: Methods, "Baselines"."""
+"""The contract of everything that predicts return buckets, and the baselines by name. Paper:
+Methods, "Baselines".
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.codec import from_json, to_json
+from vaiom.corpus.store import Corpus
 from vaiom.errors import ConfigError, DataError
-from vaiom.events.corpus import Corpus
-from vaiom.events.fields import BAD_RETURN, INVALID, NUM_RETURN_BUCKETS, has_flag
+from vaiom.features.fields import BAD_RETURN, INVALID, NUM_RETURN_BUCKETS, has_flag
 from vaiom.files import Progress, read_json, write_json
 
 Rows = npt.NDArray[np.integer]
@@ -29,7 +31,10 @@ BASELINES = {
     "garch_t": "volatility:GarchT",
     "garch_t_seasonal": "volatility:GarchTSeasonal",
     "har_t": "volatility:HarT",
-    **{f"lightgbm{inputs}": "lightgbm:LightGBM" for inputs in ("_disc", "_cont", "", "_lags", "_extra")},
+    **{
+        f"lightgbm{inputs}": "lightgbm:LightGBM"
+        for inputs in ("_disc", "_cont", "", "_lags", "_extra")
+    },
     "tabm": "networks:TabM",
     "return_tokens": "networks:Neural",
     "gru": "networks:Neural",
@@ -48,7 +53,9 @@ class Predictor(Protocol):
     def name(self) -> str: ...
 
     def predict_proba(self, corpus: Corpus, rows: Rows) -> Floats:
-        """Probabilities (n, K) of the next return bucket of each row; column j belongs to bucket j + 1."""
+        """Probabilities (n, K) of the next return bucket of each row; column j belongs to bucket j
+        + 1.
+        """
         ...
 
 
@@ -70,14 +77,21 @@ class Baseline(ABC):
         """Learn from the targets of these rows."""
         if not len(rows):
             fix = "bring in a longer history"
-            raise DataError("no events to fit on", expected="at least one valid Train event", fix=fix)
-        assert (corpus.target_return[rows] != INVALID).all(), "an event without a valid target cannot be fitted"
+            raise DataError(
+                "no events to fit on", expected="at least one valid Train event", fix=fix
+            )
+        assert (corpus.target_return[rows] != INVALID).all(), (
+            "an event without a valid target cannot be fitted"
+        )
         self._fit(corpus, rows)
         return self
 
     def predict_proba(self, corpus: Corpus, rows: Rows) -> Floats:
         if not self.is_fitted:
-            raise DataError(f"{self.name} predicts only after it was fitted", fix="call fit with Train events first")
+            raise DataError(
+                f"{self.name} predicts only after it was fitted",
+                fix="call fit with Train events first",
+            )
         return self._predict(corpus, rows)
 
     @property
@@ -103,12 +117,17 @@ class Baseline(ABC):
     def _state(self) -> dict[str, Any]:
         """The fitted attributes as JSON."""
         parts = {key: getattr(self, name) for name, key, _ in self._fitted()}
-        return {key: part._state() if isinstance(part, Baseline) else to_json(part) for key, part in parts.items()}
+        return {
+            key: part._state() if isinstance(part, Baseline) else to_json(part)
+            for key, part in parts.items()
+        }
 
     def _restore(self, state: dict[str, Any]) -> Self:
         for name, key, hint in self._fitted():
             nested = isinstance(hint, type) and issubclass(hint, Baseline)
-            setattr(self, name, hint()._restore(state[key]) if nested else from_json(hint, state[key]))
+            setattr(
+                self, name, hint()._restore(state[key]) if nested else from_json(hint, state[key])
+            )
         return self
 
     def _fitted(self) -> Iterator[tuple[str, str, Any]]:
@@ -125,18 +144,25 @@ class Baseline(ABC):
 
 
 def damaged_fit(file: Path) -> DataError:
-    return DataError("a stored fit is damaged", where=file, fix=f"remove {file.parent} and fit again")
+    return DataError(
+        "a stored fit is damaged", where=file, fix=f"remove {file.parent} and fit again"
+    )
 
 
 def rows_by_asset(corpus: Corpus, rows: Rows) -> dict[str, npt.NDArray[np.bool_]]:
     """Which of the rows belong to each asset, for the assets that have any."""
-    parts = {s: (rows >= inside.start) & (rows < inside.stop) for s, inside in corpus.asset_slices.items()}
+    parts = {
+        s: (rows >= inside.start) & (rows < inside.stop)
+        for s, inside in corpus.asset_slices.items()
+    }
     return {symbol: chosen for symbol, chosen in parts.items() if chosen.any()}
 
 
 def count_targets(corpus: Corpus, rows: Rows) -> Floats:
     """How many of the rows' events ended in each bucket, (K,)."""
-    return np.bincount(corpus.target_return[rows], minlength=NUM_RETURN_BUCKETS + 1)[1:].astype(np.float64)
+    return np.bincount(corpus.target_return[rows], minlength=NUM_RETURN_BUCKETS + 1)[1:].astype(
+        np.float64
+    )
 
 
 def clean_returns(corpus: Corpus, rows: slice) -> Floats:
@@ -159,7 +185,9 @@ def usual_baselines() -> list[str]:
 
 
 def require_known(names: list[str]) -> list[str]:
-    """The names without repetitions; an unknown name, or none at all, is an error that lists the known ones."""
+    """The names without repetitions; an unknown name, or none at all, is an error that lists the
+    known ones.
+    """
     for name in names or [""]:
         if name not in BASELINES:
             raise ConfigError("unknown baseline", expected=", ".join(BASELINES), got=repr(name))
@@ -170,5 +198,7 @@ def baseline(name: str, progress: Progress | None = None) -> Baseline:
     """A named baseline, not fitted yet; an unknown name is an error that lists the known ones."""
     require_known([name])
     module, kind = BASELINES[name].split(":")
-    instance: Baseline = getattr(import_module(f"vaiom.baselines.{module}"), kind)(name, progress=progress)
+    instance: Baseline = getattr(import_module(f"vaiom.baselines.{module}"), kind)(
+        name, progress=progress
+    )
     return instance

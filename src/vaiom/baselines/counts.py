@@ -1,4 +1,6 @@
-"""Baselines that count Train events. Paper: Methods, "Baselines"; the hour of the week is an addition."""
+"""Baselines that count Train events. Paper: Methods, "Baselines"; the hour of the week is an
+addition.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.baselines.base import Baseline, Floats, Rows, count_targets, smooth
-from vaiom.events.corpus import Corpus
-from vaiom.events.fields import DISC_FIELDS, NUM_RETURN_BUCKETS
-from vaiom.events.horizons import slot_of_week
+from vaiom.corpus.store import Corpus
+from vaiom.corpus.targets import slot_of_week
+from vaiom.features.fields import DISC_FIELDS, NUM_RETURN_BUCKETS
 from vaiom.model.config import class_of
 
 HOURS_PER_WEEK = 168
@@ -50,10 +52,11 @@ class Markov(Baseline):
 
 
 class HourOfWeek(Baseline):
-    """The Train shares for each asset and hour of the week of the row's timestamp, shrunk towards Frequency.
+    """The Train shares for each asset and hour of the week of the row's timestamp, shrunk towards
+    Frequency.
 
-    The prior is Dirichlet, centred on Frequency, with the weight on a grid that makes the Train counts most probable
-    (empirical Bayes). A pair never seen in Train gets Frequency.
+    The prior is Dirichlet, centred on Frequency, with the weight on a grid that makes the Train
+    counts most probable (empirical Bayes). A pair never seen in Train gets Frequency.
     """
 
     name = "hour_of_week"
@@ -62,9 +65,19 @@ class HourOfWeek(Baseline):
 
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
         counts = np.zeros((len(corpus.asset_slices) + 1, HOURS_PER_WEEK, NUM_RETURN_BUCKETS))
-        np.add.at(counts, (corpus.meta[rows, 0], hour_of_week(corpus, rows), class_of(corpus.target_return[rows])), 1.0)
+        np.add.at(
+            counts,
+            (
+                corpus.meta[rows, 0],
+                hour_of_week(corpus, rows),
+                class_of(corpus.target_return[rows]),
+            ),
+            1.0,
+        )
         centre = smooth(count_targets(corpus, rows))
-        self.prior_weight_ = max(PRIOR_WEIGHTS, key=lambda weight: log_evidence(counts, weight * centre))
+        self.prior_weight_ = max(
+            PRIOR_WEIGHTS, key=lambda weight: log_evidence(counts, weight * centre)
+        )
         raised = counts + self.prior_weight_ * centre
         self.probs_ = raised / raised.sum(axis=-1, keepdims=True)
 
@@ -80,7 +93,9 @@ def hour_of_week(corpus: Corpus, rows: Rows) -> npt.NDArray[np.int64]:
 
 
 def log_evidence(counts: Floats, prior: Floats) -> float:
-    """Log-probability of the counts (..., K) when each cell's distribution is drawn from Dirichlet(`prior`)."""
+    """Log-probability of the counts (..., K) when each cell's distribution is drawn from
+    Dirichlet(`prior`).
+    """
     cells = counts.reshape(-1, counts.shape[-1])
     cells = cells[cells.any(axis=-1)]
     totals = math.lgamma(prior.sum()) - _log_gamma(prior.sum() + cells.sum(axis=-1))

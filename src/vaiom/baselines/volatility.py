@@ -1,4 +1,6 @@
-"""Student-t returns whose scale follows the past: the corpus's EWMA scale, a GARCH(1,1) or a HAR. Not in the paper."""
+"""Student-t returns whose scale follows the past: the corpus's EWMA scale, a GARCH(1,1) or a HAR.
+Not in the paper.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,19 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.baselines.base import Baseline, Floats, Rows, clean_returns, count_targets, rows_by_asset, smooth
+from vaiom.baselines.base import (
+    Baseline,
+    Floats,
+    Rows,
+    clean_returns,
+    count_targets,
+    rows_by_asset,
+    smooth,
+)
 from vaiom.baselines.lightgbm import lagged, rolling_mean
-from vaiom.events.corpus import Corpus
-from vaiom.events.fields import NUM_RETURN_BUCKETS, UNKNOWN_ASSET
-from vaiom.events.horizons import slot_of_week, slots_of_week, usual_sizes
+from vaiom.corpus.store import Corpus
+from vaiom.corpus.targets import slot_of_week, slots_of_week, usual_sizes
+from vaiom.features.fields import NUM_RETURN_BUCKETS, UNKNOWN_ASSET
 from vaiom.market.timeframes import step_seconds
 
 MIN_EVENTS = 500
@@ -26,21 +36,29 @@ _LEAST_RANGE, _LEAST_SQUARE = 0.01, 1e-16
 _PATHS, _PATHS_SEED, _KNOTS = 20_000, 17, 8
 """Simulated paths of a sum, their seed, and the number of initial variances."""
 
-# Initial values (omega, alpha, beta, degrees of freedom, for returns of size one) beside the library's own: the
-# likelihood of hourly returns has several peaks, and the optimiser may stop where it started, so the best is kept.
-_STARTS = ((0.005, 0.05, 0.945, 4.0), (0.005, 0.02, 0.975, 3.0), (0.02, 0.1, 0.88, 4.0), (0.15, 0.4, 0.55, 3.0))
+# Initial values (omega, alpha, beta, degrees of freedom, for returns of size one) beside the
+# library's own: the likelihood of hourly returns has several peaks, and the optimiser may stop
+# where it started, so the best is kept.
+_STARTS = (
+    (0.005, 0.05, 0.945, 4.0),
+    (0.005, 0.02, 0.975, 3.0),
+    (0.02, 0.1, 0.88, 4.0),
+    (0.15, 0.4, 0.55, 3.0),
+)
 
 
 class EwmaT(Baseline):
     """The next return is Student-t with the corpus's own EWMA scale times a constant.
 
-    Buckets are in units of that same scale, so an asset has one distribution of buckets, fitted by their likelihood.
-    An asset without enough Train events gets the pooled one.
+    Buckets are in units of that same scale, so an asset has one distribution of buckets, fitted by
+    their likelihood. An asset without enough Train events gets the pooled one.
     """
 
     name = "ewma_t"
     stored_as: ClassVar = {"students_": "laws"}
-    students_: dict[str, tuple[float, float]]  # scale in units of sigma20 and degrees of freedom, by symbol
+    students_: dict[
+        str, tuple[float, float]
+    ]  # scale in units of sigma20 and degrees of freedom, by symbol
     pooled_: tuple[float, float]
 
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
@@ -62,7 +80,9 @@ class EwmaT(Baseline):
 
 @dataclass(frozen=True, kw_only=True)
 class Garch:
-    """h' = omega + alpha r^2 + beta h in squared log returns, from `start` at the asset's first row."""
+    """h' = omega + alpha r^2 + beta h in squared log returns, from `start` at the asset's first
+    row.
+    """
 
     omega: float
     alpha: float
@@ -71,7 +91,9 @@ class Garch:
     start: float
 
     def next_variance(self, log_ret: Floats) -> Floats:
-        """Variance of the return after each row (n,), from returns through it; NaN is a row without a clean return."""
+        """Variance of the return after each row (n,), from returns through it; NaN is a row without
+        a clean return.
+        """
         from scipy.signal import lfilter  # type: ignore[import-untyped]
 
         clean = np.isfinite(log_ret)
@@ -80,12 +102,16 @@ class Garch:
         return np.asarray(np.concatenate([[self.start], after])[np.cumsum(clean)])
 
     def simulated_buckets(self, bounds: Floats, variance: Floats, sizes: Floats) -> Floats:
-        """Probabilities (n, K) of sums of the next returns between bounds (n, K + 1), by simulation.
+        """Probabilities (n, K) of sums of the next returns between bounds (n, K + 1), by
+        simulation.
 
-        `variance` (n,) is of the next return, `sizes` (n, h) multiply the returns. The sum is symmetric, so its
-        absolute value is simulated, at a few initial variances between which rows are interpolated.
+        `variance` (n,) is of the next return, `sizes` (n, h) multiply the returns. The sum is
+        symmetric, so its absolute value is simulated, at a few initial variances between which rows
+        are interpolated.
         """
-        draws = np.random.default_rng(_PATHS_SEED).standard_t(self.degrees, (sizes.shape[1], _PATHS))
+        draws = np.random.default_rng(_PATHS_SEED).standard_t(
+            self.degrees, (sizes.shape[1], _PATHS)
+        )
         draws *= math.sqrt((self.degrees - 2) / self.degrees)
         low, high = np.log(variance.min()), np.log(variance.max())
         knots = np.linspace(low, high, _KNOTS) if high - low > 1e-9 else np.array([low])
@@ -108,15 +134,19 @@ class Garch:
                 near = own[share > 0]
                 if len(near):
                     sums = np.sort(np.abs(weights @ path))
-                    within[near] += share[share > 0][:, None] * (np.searchsorted(sums, standard[near]) / _PATHS)
+                    within[near] += share[share > 0][:, None] * (
+                        np.searchsorted(sums, standard[near]) / _PATHS
+                    )
         return smooth(_PATHS * np.diff(0.5 + 0.5 * np.sign(bounds) * within, axis=1))
 
 
 class GarchT(Baseline):
-    """The variance of the next return follows the asset's own past returns, fitted with `arch` through Train.
+    """The variance of the next return follows the asset's own past returns, fitted with `arch`
+    through Train.
 
-    Rows without a clean return leave the variance unchanged, as in the fit. An asset with too few Train returns, or
-    whose fit does not converge, gets `ewma_t`, with a warning. Sums of bars are simulated.
+    Rows without a clean return leave the variance unchanged, as in the fit. An asset with too few
+    Train returns, or whose fit does not converge, gets `ewma_t`, with a warning. Sums of bars are
+    simulated.
     """
 
     name = "garch_t"
@@ -137,7 +167,10 @@ class GarchT(Baseline):
             if model := fit_garch(self._returns(corpus, through, symbol)):
                 self.models_[symbol] = model
             else:
-                warnings.warn(f"{symbol}: no GARCH fit of its Train returns; {self.name} uses ewma_t", stacklevel=3)
+                warnings.warn(
+                    f"{symbol}: no GARCH fit of its Train returns; {self.name} uses ewma_t",
+                    stacklevel=3,
+                )
         if self.progress:
             self.progress(len(parts), len(parts), "")
 
@@ -147,7 +180,9 @@ class GarchT(Baseline):
             model, own, inside = self.models_.get(symbol), rows[chosen], corpus.asset_slices[symbol]
             if model is None:
                 continue
-            variance = model.next_variance(self._returns(corpus, inside, symbol))[own - inside.start]
+            variance = model.next_variance(self._returns(corpus, inside, symbol))[
+                own - inside.start
+            ]
             sizes, bounds = self._usual_sizes(corpus, own, symbol), _bounds(corpus, own)
             if corpus.horizon > 1:
                 probs[chosen] = model.simulated_buckets(bounds, variance, sizes)
@@ -199,21 +234,27 @@ class GarchTSeasonal(GarchT):
 
 
 class HarT(Baseline):
-    """The log scale of the next return is linear in the log ranges of the last bar, day and week, and in the clock.
+    """The log scale of the next return is linear in the log ranges of the last bar, day and week,
+    and in the clock.
 
-    A heterogeneous autoregression on Parkinson's ranges, High over Low, with Student-t returns, by maximum likelihood;
-    sums of bars are fitted directly. An asset without enough Train events gets `ewma_t`.
+    A heterogeneous autoregression on Parkinson's ranges, High over Low, with Student-t returns, by
+    maximum likelihood; sums of bars are fitted directly. An asset without enough Train events gets
+    `ewma_t`.
     """
 
     name = "har_t"
-    models_: dict[str, tuple[float, ...]]  # a coefficient of each regressor, then degrees of freedom, by symbol
+    models_: dict[
+        str, tuple[float, ...]
+    ]  # a coefficient of each regressor, then degrees of freedom, by symbol
     sizes_: Floats  # (assets + 1, slots of the week): of the next return, over the mean of all
     fallback_: EwmaT
 
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
         self.fallback_, self.sizes_ = EwmaT().fit(corpus, rows), _sizes_by_slot(corpus, rows)
         self.models_ = {
-            symbol: fit_scale(self._regressors(corpus, rows[chosen], symbol), corpus.log_ret_next[rows[chosen]])
+            symbol: fit_scale(
+                self._regressors(corpus, rows[chosen], symbol), corpus.log_ret_next[rows[chosen]]
+            )
             for symbol, chosen in rows_by_asset(corpus, rows).items()
             if chosen.sum() >= MIN_EVENTS
         }
@@ -224,11 +265,15 @@ class HarT(Baseline):
             if symbol in self.models_:
                 *weights, degrees = self.models_[symbol]
                 scale = np.exp(self._regressors(corpus, rows[chosen], symbol) @ weights)
-                probs[chosen] = student_buckets(_bounds(corpus, rows[chosen]) / scale[:, None], degrees)
+                probs[chosen] = student_buckets(
+                    _bounds(corpus, rows[chosen]) / scale[:, None], degrees
+                )
         return probs
 
     def _regressors(self, corpus: Corpus, rows: Rows, symbol: str) -> Floats:
-        """(n, 6): one, the log ranges, and the log usual sizes of the next return and of the row's own."""
+        """(n, 6): one, the log ranges, and the log usual sizes of the next return and of the row's
+        own.
+        """
         inside, asset = corpus.asset_slices[symbol], corpus.tokenizer.asset_id(symbol)
         # The field is in units of the previous row's scale; 0 is a bar without a range.
         ranges = corpus.columns["range_z"][inside] * lagged(corpus.columns["sigma20"][inside], 1)
@@ -248,7 +293,9 @@ def _sizes_by_slot(corpus: Corpus, rows: Rows) -> Floats:
     """(assets + 1, slots of the week): the usual size of the next return, over the mean of all."""
     slots = slot_of_week(corpus.columns["timestamp"][rows], corpus.tokenizer.timeframe)
     shape = (len(corpus.asset_slices) + 1, slots_of_week(corpus))
-    return usual_sizes(np.abs(corpus.log_ret_next[rows]), corpus.meta[rows, 0].astype(np.int64), slots, shape)
+    return usual_sizes(
+        np.abs(corpus.log_ret_next[rows]), corpus.meta[rows, 0].astype(np.int64), slots, shape
+    )
 
 
 def _bounds(corpus: Corpus, rows: Rows) -> Floats:
@@ -259,7 +306,9 @@ def _bounds(corpus: Corpus, rows: Rows) -> Floats:
 
 
 def student_buckets(edges: Floats, degrees: float) -> Floats:
-    """Probabilities (..., K) between edges (..., K + 1) that are in units of the Student-t's scale."""
+    """Probabilities (..., K) between edges (..., K + 1) that are in units of the
+    Student-t's scale.
+    """
     from scipy.special import stdtr  # type: ignore[import-untyped]
 
     # The upper half is mirrored: differences of a CDF near one would lose the far tail.
@@ -279,13 +328,17 @@ def fit_student(edges: Floats, counts: Floats) -> tuple[float, float]:
         return float(-(counts @ np.log(np.maximum(probs, _MIN_PROBABILITY))) / counts.sum())
 
     bounds = [(np.log(1e-3), np.log(1e3)), (np.log(MIN_DEGREES), np.log(MAX_DEGREES))]
-    best = minimize(nats, x0=np.log([1.0, 4.0]), method="Nelder-Mead", bounds=bounds, options={"xatol": 1e-6})
+    best = minimize(
+        nats, x0=np.log([1.0, 4.0]), method="Nelder-Mead", bounds=bounds, options={"xatol": 1e-6}
+    )
     scale, degrees = np.exp(best.x)
     return float(scale), float(degrees)
 
 
 def fit_scale(regressors: Floats, returns: Floats) -> tuple[float, ...]:
-    """Coefficients (k,) of the log scale, then degrees of freedom, that make Student-t returns (n,) most probable."""
+    """Coefficients (k,) of the log scale, then degrees of freedom, that make Student-t returns (n,)
+    most probable.
+    """
     from scipy.optimize import minimize
     from scipy.special import digamma, gammaln
 
@@ -300,10 +353,15 @@ def fit_scale(regressors: Floats, returns: Floats) -> tuple[float, ...]:
         of_degrees = logs.mean() / 2 - (degrees + 1) / (2 * degrees) * shares.mean() - of_norm
         return float(value), np.append(of_scale, degrees * of_degrees)
 
-    # From the regression of log sizes, which differs from the solution by little more than a constant.
-    start = np.append(np.linalg.lstsq(regressors, np.log(np.abs(returns)), rcond=None)[0], math.log(4.0))
+    # From the regression of log sizes, which differs from the solution by little more than a
+    # constant.
+    start = np.append(
+        np.linalg.lstsq(regressors, np.log(np.abs(returns)), rcond=None)[0], math.log(4.0)
+    )
     bounds = [(None, None)] * regressors.shape[1] + [(math.log(MIN_DEGREES), math.log(MAX_DEGREES))]
-    best = minimize(nats, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 500}).x
+    best = minimize(
+        nats, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 500}
+    ).x
     return *best[:-1].tolist(), math.exp(best[-1])
 
 
@@ -315,7 +373,9 @@ def fit_garch(log_ret: Floats) -> Garch | None:
     if len(returns) < MIN_RETURNS:
         return None
     unit = float(returns.std())  # the optimiser works on returns of size one
-    model = ZeroMean(returns / unit, volatility=GARCH(p=1, q=1), distribution=StudentsT(), rescale=False)
+    model = ZeroMean(
+        returns / unit, volatility=GARCH(p=1, q=1), distribution=StudentsT(), rescale=False
+    )
     starts = (None, *(np.array(start) for start in _STARTS))
     fits = [model.fit(disp="off", show_warning=False, starting_values=start) for start in starts]
     converged = [fit for fit in fits if fit.convergence_flag == 0 and np.isfinite(fit.params).all()]
@@ -323,4 +383,10 @@ def fit_garch(log_ret: Floats) -> Garch | None:
         return None
     best = max(converged, key=lambda fit: fit.loglikelihood)
     omega, alpha, beta, degrees = (float(value) for value in best.params)
-    return Garch(omega=omega * unit**2, alpha=alpha, beta=beta, degrees=degrees, start=float((returns**2).mean()))
+    return Garch(
+        omega=omega * unit**2,
+        alpha=alpha,
+        beta=beta,
+        degrees=degrees,
+        start=float((returns**2).mean()),
+    )

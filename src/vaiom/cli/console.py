@@ -32,7 +32,9 @@ _USERS_ERRNOS = (
 
 @contextmanager
 def user_errors(program: str) -> Iterator[None]:
-    """Print an error that the user can fix in one message and exit 2; bugs raise, which exits 1 with a traceback."""
+    """Print an error that the user can fix in one message and exit 2; bugs raise, which exits 1
+    with a traceback.
+    """
     try:
         yield
         return
@@ -72,9 +74,13 @@ def answers(command: Callable[P, Answer | None]) -> Callable[..., None]:
             print_answer(answer, json)
 
     parameters = inspect.signature(command, eval_str=True).parameters
-    option = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
+    option = inspect.Parameter(
+        "json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json
+    )
     run.__signature__ = inspect.Signature([*parameters.values(), option])  # type: ignore[attr-defined]
-    run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()} | {"json": Json}
+    run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()} | {
+        "json": Json
+    }
     return run
 
 

@@ -20,37 +20,64 @@ from vaiom.cli.console import user_errors
 from vaiom.cli.options import option
 from vaiom.errors import ConfigError
 
-_PLAIN: dict[str, Any] = {"no_args_is_help": True, "add_completion": False, "pretty_exceptions_enable": False}
+_PLAIN: dict[str, Any] = {
+    "no_args_is_help": True,
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+}
 app = typer.Typer(
     name="vaiom",
-    help="Forecast the distribution of the next return: prices, corpus, training, evaluation, forecasts, service.",
+    help="Forecast the distribution of the next return: prices, corpus, training, evaluation, "
+    "forecasts, service.",
     **_PLAIN,
 )
 prices = typer.Typer(help="Get price bars: download, import, resample, simulate, check.", **_PLAIN)
-corpora = typer.Typer(help="Turn bars into a corpus to train on: features, targets, buckets, splits.", **_PLAIN)
+corpora = typer.Typer(
+    help="Turn bars into a corpus to train on: features, targets, buckets, splits.", **_PLAIN
+)
 app.add_typer(prices, name="data")
 app.add_typer(corpora, name="corpus")
 _COMMANDS: dict[typer.Typer, tuple[Callable[..., None], ...]] = {
     prices: (data.download, data.import_, data.resample, data.simulate, data.check),
     corpora: (data.build, data.append, data.show, data.pack, data.unpack),
     app: (
-        *(run.demo, run.run, train.experiments, train.train, train.refit, train.horizons, train.dependence),
+        *(
+            run.demo,
+            run.run,
+            train.experiments,
+            train.train,
+            train.refit,
+            train.horizons,
+            train.dependence,
+        ),
         *(evaluate.baselines, evaluate.evaluate, evaluate.score, evaluate.report, evaluate.audit),
-        *(forecast.forecast, forecast.models, forecast.card, forecast.predict, forecast.risk, forecast.export),
+        *(
+            forecast.forecast,
+            forecast.models,
+            forecast.card,
+            forecast.predict,
+            forecast.risk,
+            forecast.export,
+        ),
         *(forecast.serve, forecast.follow, forecast.state),
     ),
 }
 for group, commands in _COMMANDS.items():
     for command in commands:
-        text = re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.getdoc(command) or "")  # terminals break lines themselves
+        text = re.sub(
+            r"(?<=\S)\n(?=\S)", " ", inspect.getdoc(command) or ""
+        )  # terminals break lines themselves
         group.command(command.__name__.strip("_"), help=text)(command)
-# These commands need a checkout: their arguments, --help included, are passed on to the program there.
+# These commands need a checkout: their arguments, --help included, are passed on to the program
+# there.
 _FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
 @app.command(context_settings=_FORWARD)
 def reproduce(context: typer.Context) -> None:
-    """Run the paper's experiments on your corpora and print the results beside the published ones."""
+    """Run the paper's experiments on your corpora and print the results beside the
+    published ones.
+    """
     _forward("reproduction", context)
 
 
@@ -61,14 +88,18 @@ def bench(context: typer.Context) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, option("Print the version and exit.", "--version")] = False) -> None:
+def root(
+    version: Annotated[bool, option("Print the version and exit.", "--version")] = False,
+) -> None:
     if version:
         print(__version__)
         raise typer.Exit
 
 
 def _forward(package: str, context: typer.Context) -> None:
-    """Run `python -m PACKAGE` of the checkout that this program comes from, or of the current folder."""
+    """Run `python -m PACKAGE` of the checkout that this program comes from, or of the current
+    folder.
+    """
     roots = (Path(__file__).parents[3], Path.cwd())
     parts = (f"{package}/__main__.py", "src/vaiom/__init__.py")
     root = next((root for root in roots if all((root / part).is_file() for part in parts)), None)
@@ -85,7 +116,11 @@ _with_place = warnings.formatwarning
 
 
 def plain_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
 ) -> str:
     """A line for the person where the warning is ours, without its place in the code."""
     ours = category is UserWarning
@@ -101,6 +136,7 @@ def main() -> None:
     except SystemExit as end:
         if "WORLD_SIZE" not in os.environ:
             raise
-        # Under torchrun: threads that a process group leaves may abort an interpreter that ends in the usual way.
+        # Under torchrun: threads that a process group leaves may abort an interpreter that ends in
+        # the usual way.
         sys.stdout.flush()
         os._exit(int(end.code or 0))

@@ -30,7 +30,9 @@ def date(text: str, *names: str) -> Any:
 RunPath = Annotated[Path, argument("RUN", "Run folder, as `vaiom train` writes it.")]
 ModelPath = Annotated[Path, argument("RUN", "Run folder, name of a packaged model, or model file.")]
 CorpusPath = Annotated[Path, argument("CORPUS", "Corpus folder.")]
-RunCorpus = Annotated[Path | None, option("Corpus of the run, if it has moved or grown.", "--corpus")]
+RunCorpus = Annotated[
+    Path | None, option("Corpus of the run, if it has moved or grown.", "--corpus")
+]
 Split = Annotated[str, option("validation, test-h1 or test-h2; each look at a test is recorded.")]
 Unseal = Annotated[str | None, option("Write `sealed` here to allow --split sealed.")]
 Every = Annotated[bool, option("Show everything, even if it is long or wide.", "--all")]
@@ -46,9 +48,13 @@ def parse_date(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ConfigError("not a date", expected="YYYY-MM-DD, or YYYY-MM-DDTHH:MM", got=repr(text)) from error
+        raise ConfigError(
+            "not a date", expected="YYYY-MM-DD, or YYYY-MM-DDTHH:MM", got=repr(text)
+        ) from error
     if moment.tzinfo is not None:
-        raise ConfigError("dates are written without an offset", expected="YYYY-MM-DD", got=repr(text))
+        raise ConfigError(
+            "dates are written without an offset", expected="YYYY-MM-DD", got=repr(text)
+        )
     return moment
 
 

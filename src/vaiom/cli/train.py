@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import vaiom
 from vaiom.cli.console import Answer, answers, progress_bar
-from vaiom.cli.options import CorpusPath, Device, Every, Resume, RunCorpus, RunPath, argument, date, option
+from vaiom.cli.options import (
+    CorpusPath,
+    Device,
+    Every,
+    Resume,
+    RunCorpus,
+    RunPath,
+    argument,
+    date,
+    option,
+)
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
 from vaiom.report.tables import Column, Table, bits, count, facts, prose
@@ -24,16 +34,22 @@ if TYPE_CHECKING:
 
 NOTED_RISE = 0.001  # bits by which the last Validation may exceed the best without a note
 
-Settings = Annotated[list[str] | None, option("Change a setting; repeatable.", "--set", metavar="KEY=VALUE")]
+Settings = Annotated[
+    list[str] | None, option("Change a setting; repeatable.", "--set", metavar="KEY=VALUE")
+]
 
 
 @answers
 def experiments(
     name: Annotated[str, argument("[NAME]", "Show this experiment in full.")] = "",
-    corpus: Annotated[Path | None, option("Count parameters for this corpus, not for the paper's.")] = None,
+    corpus: Annotated[
+        Path | None, option("Count parameters for this corpus, not for the paper's.")
+    ] = None,
     every: Every = False,
 ) -> Answer:
-    """List the main experiments; with a name, show its configuration and exact number of parameters."""
+    """List the main experiments; with a name, show its configuration and exact number of
+    parameters.
+    """
     from vaiom.experiments.registry import EXPERIMENTS, SHOWN, experiment
     from vaiom.model.config import PAPER_VOCABULARY
     from vaiom.model.vaiom import count_parameters
@@ -45,7 +61,11 @@ def experiments(
         table = Table("Experiments", [Column("name"), Column("about", prose)], rows)
         return Answer(json={"experiments": listed}, shown=[table], notes=[] if every else [more])
     chosen = experiment(name)
-    vocabulary = vaiom.open_corpus(corpus, verify=False).tokenizer.vocabulary_sizes if corpus else PAPER_VOCABULARY
+    vocabulary = (
+        vaiom.open_corpus(corpus, verify=False).tokenizer.vocabulary_sizes
+        if corpus
+        else PAPER_VOCABULARY
+    )
     num_params, settings = count_parameters(chosen.model, vocabulary), to_json(chosen)
     source = corpus or "the paper's corpus"
     shown = {"about": chosen.about, "num_params": f"{num_params:,} with the vocabulary of {source}"}
@@ -61,8 +81,12 @@ def train(
     corpus: CorpusPath,
     out: Annotated[Path, option("Run folder to write.")],
     experiment: Annotated[str | None, option("Name from `vaiom experiments`.")] = None,
-    start: Annotated[Path | None, option("Run or model to continue from instead.", "--from", metavar="MODEL")] = None,
-    against: Annotated[list[Path] | None, option("With --from: run to compare with; repeatable.")] = None,
+    start: Annotated[
+        Path | None, option("Run or model to continue from instead.", "--from", metavar="MODEL")
+    ] = None,
+    against: Annotated[
+        list[Path] | None, option("With --from: run to compare with; repeatable.")
+    ] = None,
     seed: Annotated[int | None, option("Random seed, instead of the experiment's.")] = None,
     steps: Annotated[int | None, option("Number of steps, instead of the experiment's.")] = None,
     device: Device = "auto",
@@ -71,16 +95,22 @@ def train(
 ) -> Answer | None:
     """Train an experiment and keep the model with the fewest Validation bits per event.
 
-    With --from, build the corpus with --like and the same model. Training then takes few, small steps, assets that the
-    model does not know start as unknown, and the last line says whether it helped.
+    With --from, build the corpus with --like and the same model. Training then takes few, small
+    steps, assets that the model does not know start as unknown, and the last line says whether it
+    helped.
 
-    To train on several processes: `torchrun --nproc-per-node N --no-python vaiom train ...`. Each process draws its own
-    dropout and mirrored windows, so that another number of processes gives another model, as another seed does.
+    To train on several processes: `torchrun --nproc-per-node N --no-python vaiom train ...`. Each
+    process draws its own dropout and mirrored windows, so that another number of processes gives
+    another model, as another seed does.
     """
     if (experiment is None) == (start is None) or (against and not start):
         got = "--against alone" if against and not start else "neither" if start is None else "both"
-        raise ConfigError("name one thing to train", expected="--experiment NAME or --from MODEL_OR_RUN", got=got)
-    shortcuts = [f"{key}={value}" for key, value in (("seed", seed), ("steps", steps)) if value is not None]
+        raise ConfigError(
+            "name one thing to train", expected="--experiment NAME or --from MODEL_OR_RUN", got=got
+        )
+    shortcuts = [
+        f"{key}={value}" for key, value in (("seed", seed), ("steps", steps)) if value is not None
+    ]
     what: dict[str, Any] = {"experiment": experiment, "start": start, "against": against or ()}
     what["settings"] = [*(settings or []), *shortcuts]
     with training_report("training") as report:
@@ -98,19 +128,29 @@ def refit(
     device: Device = "auto",
     resume: Resume = False,
 ) -> Answer | None:
-    """Train a run's configuration again through the newest bars; the last half-year selects, and no test is left.
+    """Train a run's configuration again through the newest bars; the last half-year selects, and no
+    test is left.
 
-    The result is a model for use, not for evidence: judge the configuration by the run that it comes from.
+    The result is a model for use, not for evidence: judge the configuration by the run that it
+    comes from.
     """
     from vaiom.experiments.refit import refit as run_refit
 
     if not yes:
-        problem = "a refit learns from Validation and the tests, selects on the newest half-year and records a look"
+        problem = (
+            "a refit learns from Validation and the tests, selects on the newest half-year "
+            "and records a look"
+        )
         raise ConfigError(problem, where=corpus, expected="your consent", fix="--yes")
     opened = vaiom.open_corpus(corpus)
     with training_report("refitting") as report:
-        result = run_refit(run, opened, out, until=until, device=device, resume=resume, report=report)
-    note = "It has learned from all bars but the last half-year's, which selected it: for use, not for evidence."
+        result = run_refit(
+            run, opened, out, until=until, device=device, resume=resume, report=report
+        )
+    note = (
+        "It has learned from all bars but the last half-year's, which selected it: for use, "
+        "not for evidence."
+    )
     return _answer(result, note)
 
 
@@ -122,21 +162,29 @@ def horizons(
     seed: Annotated[int, option("Random seed of the heads.", min=0, max=2**63 - 1)] = 17,
     device: Device = "auto",
 ) -> Answer:
-    """Train small extra heads for the return over several bars, 4, 8 and 24 by default; the model does not change."""
-    from vaiom.events.horizons import HORIZONS
+    """Train small extra heads for the return over several bars, 4, 8 and 24 by default; the model
+    does not change.
+    """
+    from vaiom.corpus.targets import HORIZONS
     from vaiom.experiments.refit import fit_horizons
 
     try:
         numbers = [int(text) for text in horizons.split(",")] if horizons else HORIZONS
     except ValueError as error:
-        raise ConfigError("not horizons", expected="numbers of bars, as in 4,8,24", got=horizons) from error
+        raise ConfigError(
+            "not horizons", expected="numbers of bars, as in 4,8,24", got=horizons
+        ) from error
     opened = vaiom.open_corpus(corpus or Run(run).corpus_path())
     with progress_bar("hidden states") as progress:
         heads = fit_horizons(run, opened, numbers, seed=seed, device=device, progress=progress)
     columns = [Column("bars", count), Column("Validation bits/event", bits)]
     rows = [[int(bars), value] for bars, value in heads.validation_bits.items()]
     return Answer(
-        json={"horizons": [fit.bars for fit in heads.fits], "validation_bits": heads.validation_bits, "seed": seed},
+        json={
+            "horizons": [fit.bars for fit in heads.fits],
+            "validation_bits": heads.validation_bits,
+            "seed": seed,
+        },
         shown=[Table("Horizons", columns, rows)],
         notes=[f"\nThe heads are {Run(run).horizons}."],
     )
@@ -144,7 +192,9 @@ def horizons(
 
 @answers
 def dependence(run: RunPath, corpus: RunCorpus = None, device: Device = "auto") -> Answer:
-    """Fit the dependence between a run's assets on Train, for `vaiom risk`; the model does not change."""
+    """Fit the dependence between a run's assets on Train, for `vaiom risk`; the model does not
+    change.
+    """
     from vaiom.evaluation.joint import fit_dependence
     from vaiom.evaluation.predictor import ModelPredictor
     from vaiom.files import write_json
@@ -156,7 +206,9 @@ def dependence(run: RunPath, corpus: RunCorpus = None, device: Device = "auto") 
     about = {name: getattr(fit, name) for name in ("decay", "shrinkage", "degrees", "num_stamps")}
     return Answer(
         json={"symbols": fit.symbols, **about, "references": to_json(fit.references)},
-        shown=[facts("The dependence of assets", {name: str(value) for name, value in about.items()})],
+        shown=[
+            facts("The dependence of assets", {name: str(value) for name, value in about.items()})
+        ],
         notes=[f"\nIt is {Run(run).dependence}; `vaiom evaluate` judges it from now on."],
     )
 
@@ -176,7 +228,10 @@ def _answer(result: TrainResult, *notes: str) -> Answer | None:
     }
     risen = result.last_bits - result.best_bits
     if risen > NOTED_RISE:
-        warning = f"\nValidation has risen by {risen:.4f} bits since step {result.best_step:,}: more steps do not help."
+        warning = (
+            f"\nValidation has risen by {risen:.4f} bits since step {result.best_step:,}: "
+            f"more steps do not help."
+        )
         notes = (warning, *notes)
     if result.peak_gpu_mib is not None:
         rows["peak GPU memory"] = f"{result.peak_gpu_mib:,.0f} MiB"
@@ -196,7 +251,9 @@ def training_report(title: str) -> Iterator[Callable[[dict[str, Any]], None]]:
         def report(entry: dict[str, Any]) -> None:
             nonlocal before
             step, seconds = entry["step"], entry["seconds"]
-            parts = [f"teacher {entry['teacher']} of {entry['teachers']}"] if "teacher" in entry else []
+            parts = (
+                [f"teacher {entry['teacher']} of {entry['teachers']}"] if "teacher" in entry else []
+            )
             parts.append(f"loss {entry['loss_nats'] / math.log(2):.4f} bits")
             if "validation_bits" in entry:
                 parts.append(f"Validation {entry['validation_bits']:.4f} bits")

@@ -1,1 +1,3 @@
-"""Held-out bits per event with paired inference, calibration, risk backtests, and the ledger of test looks."""
+"""Held-out bits per event with paired inference, calibration, risk backtests, and the ledger of
+test looks.
+"""

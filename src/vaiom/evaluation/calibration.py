@@ -1,4 +1,5 @@
-"""Calibration of forecasts: the PIT and its test, reliability, proper scores, tails, risk backtests.
+"""Calibration of forecasts: the PIT and its test, reliability, proper scores, tails, risk
+backtests.
 
 `docs/evaluation.md` defines each figure. The paper reports no calibration; NumPy alone.
 """
@@ -13,8 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.baselines.base import Floats
-from vaiom.evaluation.scores import TAIL_BUCKETS, Buckets, Labels, class_ids, clip_probabilities, tail_masks
-from vaiom.events.distribution import SIDES, ReturnDistributions
+from vaiom.distribution.buckets import SIDES, ReturnDistributions
+from vaiom.evaluation.scores import (
+    TAIL_BUCKETS,
+    Buckets,
+    Labels,
+    class_ids,
+    clip_probabilities,
+    tail_masks,
+)
 
 LEVELS = (0.01, 0.05)
 PIT_BINS = 20
@@ -34,13 +42,16 @@ class CalibrationTest:
 
 @dataclass(frozen=True, kw_only=True)
 class Reliability:
-    """Forecast and observed share of one kind of outcome, overall and in equal-sized groups by forecast."""
+    """Forecast and observed share of one kind of outcome, overall and in equal-sized groups by
+    forecast.
+    """
 
     outcome: str
     predicted: float
     observed: float
     error: float
-    """Mean distance between forecast and observed share over the groups, weighted by their events."""
+    """Mean distance between forecast and observed share over the groups, weighted by their events.
+    """
     bins: list[tuple[float, float, int]]
     """(predicted, observed, events), lowest forecasts first."""
 
@@ -73,20 +84,31 @@ class Calibration:
 
 
 def judge_forecasts(
-    served: ReturnDistributions, probs: Floats, buckets: Buckets, log_ret: Floats, assets: Labels, by: dict[str, Labels]
+    served: ReturnDistributions,
+    probs: Floats,
+    buckets: Buckets,
+    log_ret: Floats,
+    assets: Labels,
+    by: dict[str, Labels],
 ) -> dict[str, Any]:
-    """Calibration and backtests of forecasts against the realised returns (n,), overall and `by` labels (n,)."""
+    """Calibration and backtests of forecasts against the realised returns (n,), overall and `by`
+    labels (n,).
+    """
     pit, tails = np.asarray(served.cdf(log_ret)), forecast_tails(served, log_ret)
     return {
         "calibration": calibrate(probs, buckets, pit),
-        "calibration_by": {name: score_groups(probs, buckets, pit, groups) for name, groups in by.items()},
+        "calibration_by": {
+            name: score_groups(probs, buckets, pit, groups) for name, groups in by.items()
+        },
         "backtests": tail_tests(tails, assets, np.full(len(assets), "all")),
         "backtests_by": {name: tail_tests(tails, assets, groups) for name, groups in by.items()},
     }
 
 
 def calibrate(probs: Floats, buckets: Buckets, pit: Floats) -> Calibration:
-    """Measure forecasts (n, K) against the realised buckets (n,) and the PIT (n,) of the returns."""
+    """Measure forecasts (n, K) against the realised buckets (n,) and the PIT (n,) of the
+    returns.
+    """
     num_buckets = probs.shape[-1]
     shares = clip_probabilities(probs)
     hits = np.eye(num_buckets)[class_ids(buckets, num_buckets)]
@@ -96,11 +118,18 @@ def calibrate(probs: Floats, buckets: Buckets, pit: Floats) -> Calibration:
         overall=score_group("all", probs, buckets, pit),
         pit=kuiper_test(pit),
         pit_histogram=np.histogram(pit, bins=PIT_BINS, range=(0, 1))[0].tolist(),
-        buckets=[measure_reliability(str(k + 1), shares[:, k], hits[:, k]) for k in range(num_buckets)],
-        cumulative=[measure_reliability(f"<= {k + 1}", below[:, k], hits_below[:, k]) for k in range(num_buckets - 1)],
+        buckets=[
+            measure_reliability(str(k + 1), shares[:, k], hits[:, k]) for k in range(num_buckets)
+        ],
+        cumulative=[
+            measure_reliability(f"<= {k + 1}", below[:, k], hits_below[:, k])
+            for k in range(num_buckets - 1)
+        ],
         tails=[
             measure_reliability(name, predicted, mask.astype(np.float64))
-            for predicted, (name, mask) in zip((low, high, low + high), tail_masks(buckets).items(), strict=True)
+            for predicted, (name, mask) in zip(
+                (low, high, low + high), tail_masks(buckets).items(), strict=True
+            )
         ],
     )
 
@@ -132,7 +161,9 @@ def measure_reliability(outcome: str, predicted: Floats, occurred: Floats) -> Re
     """Compare forecast probabilities (n,) with whether the outcome occurred (n,), 1 or 0."""
     order = np.argsort(predicted, kind="stable")
     groups = [part for part in np.array_split(order, RELIABILITY_BINS) if len(part)]
-    bins = [(float(predicted[part].mean()), float(occurred[part].mean()), len(part)) for part in groups]
+    bins = [
+        (float(predicted[part].mean()), float(occurred[part].mean()), len(part)) for part in groups
+    ]
     return Reliability(
         outcome=outcome,
         predicted=float(predicted.mean()),
@@ -152,9 +183,12 @@ def kuiper_test(pit: Floats) -> CalibrationTest:
     statistic = float(np.max(steps[1:] - ordered) + np.max(ordered - steps[:-1]))
     root = count**0.5
     scaled = statistic * (root + 0.155 + 0.24 / root)
-    # The limit of many events; for small values the series converges slowly, and the p-value is one to many digits.
+    # The limit of many events; for small values the series converges slowly, and the p-value is one
+    # to many digits.
     squares = (np.arange(1, 101) * scaled) ** 2
-    tail = 1.0 if scaled < 0.4 else 2.0 * float(np.sum((4.0 * squares - 1.0) * np.exp(-2.0 * squares)))
+    tail = (
+        1.0 if scaled < 0.4 else 2.0 * float(np.sum((4.0 * squares - 1.0) * np.exp(-2.0 * squares)))
+    )
     return CalibrationTest(statistic=statistic, p_value=min(max(tail, 0.0), 1.0), num_events=count)
 
 
@@ -179,7 +213,9 @@ class TailTest:
 
 
 def forecast_tails(served: ReturnDistributions, log_ret: Floats) -> dict[tuple[str, float], Floats]:
-    """By side and level, in log returns, (4, n): the realised loss, value at risk, mean and mean square beyond it."""
+    """By side and level, in log returns, (4, n): the realised loss, value at risk, mean and mean
+    square beyond it.
+    """
     out = {}
     for level in LEVELS:
         for side, loss in zip(SIDES, (-log_ret, log_ret), strict=True):
@@ -188,7 +224,9 @@ def forecast_tails(served: ReturnDistributions, log_ret: Floats) -> dict[tuple[s
     return out
 
 
-def tail_tests(tails: dict[tuple[str, float], Floats], assets: Labels, groups: Labels) -> list[TailTest]:
+def tail_tests(
+    tails: dict[tuple[str, float], Floats], assets: Labels, groups: Labels
+) -> list[TailTest]:
     """Test the events of each label in `groups` (n,); those of one asset must be in time order."""
     out = []
     for label in np.unique(groups):
@@ -200,7 +238,8 @@ def tail_tests(tails: dict[tuple[str, float], Floats], assets: Labels, groups: L
             z2, shortfall_p = None, None
             if (shortfall > 0).all():
                 z2 = float(np.mean(np.where(exceeded, loss, 0.0) / (level * shortfall))) - 1.0
-                # Of each event's term: its mean square under the forecast less its squared mean, which is one.
+                # Of each event's term: its mean square under the forecast less its squared mean,
+                # which is one.
                 variance = float(np.sum(square / (level * shortfall**2) - 1.0)) / len(loss) ** 2
                 shortfall_p = 0.5 * math.erfc(z2 / math.sqrt(2 * variance))
             test = TailTest(
@@ -212,7 +251,9 @@ def tail_tests(tails: dict[tuple[str, float], Floats], assets: Labels, groups: L
                 exceedance_rate=float(exceeded.mean()),
                 kupiec_p=chi_square_tail(coverage, 1),
                 independence_p=chi_square_tail(independence, 1),
-                conditional_coverage_p=chi_square_tail(None if independence is None else coverage + independence, 2),
+                conditional_coverage_p=chi_square_tail(
+                    None if independence is None else coverage + independence, 2
+                ),
                 shortfall_z2=z2,
                 shortfall_p=shortfall_p,
             )
@@ -221,13 +262,17 @@ def tail_tests(tails: dict[tuple[str, float], Floats], assets: Labels, groups: L
 
 
 def kupiec(exceeded: Flags, level: float) -> float:
-    """Likelihood ratio of the observed rate against the level; chi-square with one degree of freedom."""
+    """Likelihood ratio of the observed rate against the level; chi-square with one degree of
+    freedom.
+    """
     hits, count = int(exceeded.sum()), len(exceeded)
     return -2.0 * (_log_likelihood(hits, count, level) - _log_likelihood(hits, count, hits / count))
 
 
 def christoffersen(exceeded: Flags, assets: Labels) -> float | None:
-    """Likelihood ratio of a chain with memory against none, one degree of freedom; None without transitions of both."""
+    """Likelihood ratio of a chain with memory against none, one degree of freedom; None without
+    transitions of both.
+    """
     same = assets[1:] == assets[:-1]
     before, after = exceeded[:-1][same], exceeded[1:][same]
     if not before.any() or before.all():
@@ -249,4 +294,6 @@ def chi_square_tail(value: float | None, degrees: int) -> float | None:
 
 def _log_likelihood(hits: int, count: int, rate: float) -> float:
     misses = count - hits
-    return (hits * math.log(rate) if hits else 0.0) + (misses * math.log1p(-rate) if misses else 0.0)
+    return (hits * math.log(rate) if hits else 0.0) + (
+        misses * math.log1p(-rate) if misses else 0.0
+    )

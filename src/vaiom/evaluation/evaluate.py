@@ -1,6 +1,8 @@
-"""A run judged on one split: `evaluation-<split>.json` with its figures, `events-<split>` with the loss of each event.
+"""A run judged on one split: `evaluation-<split>.json` with its figures, `events-<split>` with the
+loss of each event.
 
-Paper: Results, main Test table; Methods, "Paired Test Uncertainty"; Appendices on period results and inference.
+Paper: Results, main Test table; Methods, "Paired Test Uncertainty"; Appendices on period results
+and inference.
 """
 
 from __future__ import annotations
@@ -17,10 +19,23 @@ import torch
 from vaiom.baselines.base import PLAIN, Floats, Rows, baseline
 from vaiom.baselines.store import load_losses
 from vaiom.codec import decode, to_json
+from vaiom.corpus.store import Corpus
+from vaiom.distribution.dependence import Dependence
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.calibration import Calibration, Scores, TailTest, judge_forecasts
-from vaiom.evaluation.horizons import HorizonScore, events_name, judge_horizons, served_distributions
-from vaiom.evaluation.inference import ConfidenceSet, PairedComparison, SeedSummary, compare, compare_seeds
+from vaiom.evaluation.horizons import (
+    HorizonScore,
+    events_name,
+    judge_horizons,
+    served_distributions,
+)
+from vaiom.evaluation.inference import (
+    ConfidenceSet,
+    PairedComparison,
+    SeedSummary,
+    compare,
+    compare_seeds,
+)
 from vaiom.evaluation.joint import JointEvaluation, judge_joint
 from vaiom.evaluation.ledger import ledger_heads, record_look
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
@@ -35,9 +50,7 @@ from vaiom.evaluation.scores import (
     score_events,
     write_events,
 )
-from vaiom.events.corpus import Corpus
-from vaiom.events.dependence import Dependence
-from vaiom.events.fields import CROSS_FIELDS, DISC_FIELDS, NUM_RETURN_BUCKETS
+from vaiom.features.fields import CROSS_FIELDS, DISC_FIELDS, NUM_RETURN_BUCKETS
 from vaiom.files import Progress, ensure_folder, read_json, write_bytes, write_json
 from vaiom.model.checkpoint import USE
 from vaiom.model.heads import state_log_probs
@@ -68,7 +81,9 @@ class SampleSize:
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureReport:
-    """Use and separation of the latent states of a MoMS head, numbered differently in each run; lists are by state."""
+    """Use and separation of the latent states of a MoMS head, numbered differently in each run;
+    lists are by state.
+    """
 
     num_events: int
     mean_weight: list[float]
@@ -104,7 +119,9 @@ class Evaluation:
     """Mean per event, by predictor."""
     against: list[PairedComparison]
     all_tests: list[PairedComparison] | None
-    """Over all test splits together, where each was scored with this checkpoint and these baselines."""
+    """Over all test splits together, where each was scored with this checkpoint and these
+    baselines.
+    """
     confidence_set: ConfidenceSet | None
     seeds: dict[str, SeedSummary] | None
     """By baseline, where other runs of the experiment were named."""
@@ -127,7 +144,9 @@ class Evaluation:
     baselines: str | None = None
     """The folder of stored losses; None also where the plain baselines were fitted on the spot."""
     bits_alone: float | None = None
-    """Of the model without the bars of other assets; None where it reads none, and for models that score by windows."""
+    """Of the model without the bars of other assets; None where it reads none, and for models that
+    score by windows.
+    """
     joint: JointEvaluation | None = None
     """Of the assets together, where their dependence was fitted (`vaiom dependence`)."""
     horizons: list[HorizonScore] | None = None
@@ -135,24 +154,42 @@ class Evaluation:
 
     def __repr__(self) -> str:
         bits = ", ".join(f"{name} {value:.4f}" for name, value in self.bits.items())
-        return f"<{type(self).__name__} of {self.experiment} on {self.split}, {self.num_events:,} events, bits: {bits}>"
+        return (
+            f"<{type(self).__name__} of {self.experiment} on {self.split}, {self.num_events:,} "
+            f"events, bits: {bits}>"
+        )
 
     @classmethod
     def read(cls, run: Path, split: str, checkpoint_sha256: str | None = None) -> Self:
-        """What `evaluate_run` wrote into a run folder; one of another checkpoint than that named is refused."""
+        """What `evaluate_run` wrote into a run folder; one of another checkpoint than that named is
+        refused.
+        """
         file, again = Run(run).evaluation(split), cls.remade_by.format(run=run, split=split)
-        result = decode(cls, read_json(file), "not an evaluation of this version of vaiom", where=file, fix=again)
+        result = decode(
+            cls,
+            read_json(file),
+            "not an evaluation of this version of vaiom",
+            where=file,
+            fix=again,
+        )
         if checkpoint_sha256 not in (None, result.checkpoint_sha256):
-            problem, got = "the evaluation is of another checkpoint than the run's best one", result.checkpoint_sha256
+            problem, got = (
+                "the evaluation is of another checkpoint than the run's best one",
+                result.checkpoint_sha256,
+            )
             raise DataError(problem, where=file, expected=checkpoint_sha256, got=got, fix=again)
         return result
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ForecastScore(Evaluation):
-    """Forecasts judged as a model: `experiment` is their name, the checkpoint's hash that of their probabilities."""
+    """Forecasts judged as a model: `experiment` is their name, the checkpoint's hash that of their
+    probabilities.
+    """
 
-    remade_by: ClassVar = "vaiom score FORECASTS --against RUN --split {split} --save, or remove {run}"
+    remade_by: ClassVar = (
+        "vaiom score FORECASTS --against RUN --split {split} --save, or remove {run}"
+    )
     form: str
     num_missing: int
     """Events of the split without a forecast, or without a loss of the run: they are not scored."""
@@ -180,7 +217,8 @@ def evaluate_run(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Score the best checkpoint of a run on a split and compare it with baselines on exactly the same events.
+    """Score the best checkpoint of a run on a split and compare it with baselines on exactly the
+    same events.
 
     Figures and losses are written into the run, or into `out` with a copy of the model.
     """
@@ -189,24 +227,38 @@ def evaluate_run(
         require_own(source, fix="name a folder with --out")
     model, run = ModelPredictor.load(Run(source).best, device, progress), out or source
     checkpoint = model.checkpoint
-    context, rows = checkpoint.model.config.history, heldout_rows(corpus, split, checkpoint, unseal=unseal)
+    context, rows = (
+        checkpoint.model.config.history,
+        heldout_rows(corpus, split, checkpoint, unseal=unseal),
+    )
     if baselines is not None:
         losses = load_losses(baselines, corpus, split, context)
     else:
         losses = losses_of(map(baseline, PLAIN), corpus, rows, context)
     unscored, file = score_events(corpus, rows, losses), Run(source).dependence
     dependence = Dependence.read(file, checkpoint.sha256) if file.is_file() else None
-    further = load_horizons(Run(source).horizons, checkpoint) if Run(source).horizons.is_file() else None
+    further = (
+        load_horizons(Run(source).horizons, checkpoint) if Run(source).horizons.is_file() else None
+    )
     if any(other.resolve() == run.resolve() for other in other_seeds):
-        raise ConfigError("a run is not another seed of itself", where=run, fix="name the other runs alone")
-    others = {str(other): read_events(other, split, same_as=unscored).bits[MODEL] for other in other_seeds}
+        raise ConfigError(
+            "a run is not another seed of itself", where=run, fix="name the other runs alone"
+        )
+    others = {
+        str(other): read_events(other, split, same_as=unscored).bits[MODEL] for other in other_seeds
+    }
     if out:
         ensure_folder(out)
-        for old, new in ((Run(source).best, Run(out).best), (Run(source).horizons, Run(out).horizons)):
+        for old, new in (
+            (Run(source).best, Run(out).best),
+            (Run(source).horizons, Run(out).horizons),
+        ):
             if old.is_file():
                 write_bytes(new, old.read_bytes())
     # Whatever can be refused has been: from here on it is a look.
-    looks = record_look(corpus, split, run=run.name, checkpoint_sha256=checkpoint.sha256, num_events=len(rows))
+    looks = record_look(
+        corpus, split, run=run.name, checkpoint_sha256=checkpoint.sha256, num_events=len(rows)
+    )
     events = score_events(corpus, rows, losses, model.predict_proba(corpus, rows))
     write_events(run, split, events)
     tests = corpus.splits.test_names
@@ -215,7 +267,11 @@ def evaluate_run(
     # All tests together, where each was scored with this checkpoint.
     same = [each.get("checkpoint_sha256") == checkpoint.sha256 for each in earlier.values()]
     together = 0 < len(files) == sum(same)
-    judged = judge_horizons(model, further, corpus, split, baselines=baselines, unseal=unseal) if further else ()
+    judged = (
+        judge_horizons(model, further, corpus, split, baselines=baselines, unseal=unseal)
+        if further
+        else ()
+    )
     horizons = []
     for score, own, _ in judged:
         write_events(run, events_name(split, score.bars), own)
@@ -255,7 +311,9 @@ def judge(
     dependence: Dependence | None = None,
     baselines: Path | None = None,
 ) -> dict[str, Any]:
-    """The figures of a split's events at these rows by field of `Evaluation`; some need forecasts, others a model."""
+    """The figures of a split's events at these rows by field of `Evaluation`; some need forecasts,
+    others a model.
+    """
     labels: dict[str, npt.NDArray[Any]] = {
         "asset": events.symbols,
         "month": events.target_times.astype("datetime64[M]"),
@@ -266,11 +324,15 @@ def judge(
     sample = SampleSize(
         num_assets=len(np.unique(events.symbols)),
         num_months=len(np.unique(labels["month"])),
-        empty_buckets=[int(k) for k in np.setdiff1d(np.arange(1, NUM_RETURN_BUCKETS + 1), events.buckets)],
+        empty_buckets=[
+            int(k) for k in np.setdiff1d(np.arange(1, NUM_RETURN_BUCKETS + 1), events.buckets)
+        ],
     )
     figures = {
         "num_events": len(events),
-        "zero_share": float(np.mean(corpus.log_ret_next[corpus.split_codes == corpus.splits.code(split)] == 0)),
+        "zero_share": float(
+            np.mean(corpus.log_ret_next[corpus.split_codes == corpus.splits.code(split)] == 0)
+        ),
         "bits": events.mean_bits,
         "against": compare(events),
         "confidence_set": ConfidenceSet.of(events.bits, events.target_times),
@@ -281,7 +343,10 @@ def judge(
     if events.probs is None:
         return figures
     known = {name: labels[name] for name in ("asset", "hour", "vol_regime")}  # before the return
-    served, log_ret = served_distributions(corpus, rows, events.probs), corpus.log_ret_next[rows].astype(np.float64)
+    served, log_ret = (
+        served_distributions(corpus, rows, events.probs),
+        corpus.log_ret_next[rows].astype(np.float64),
+    )
     figures |= judge_forecasts(served, events.probs, events.buckets, log_ret, events.symbols, known)
     figures["mixture"] = diagnose_mixture(model, corpus, rows) if model else None
     if model:
@@ -291,7 +356,9 @@ def judge(
     return figures
 
 
-def score_alone(model: ModelPredictor, corpus: Corpus, rows: Rows, buckets: npt.NDArray[np.integer]) -> float | None:
+def score_alone(
+    model: ModelPredictor, corpus: Corpus, rows: Rows, buckets: npt.NDArray[np.integer]
+) -> float | None:
     """Mean bits of the model where no other asset has a bar."""
     config = model.checkpoint.config
     if not config.attention_window or not set(CROSS_FIELDS) & set(config.input_fields):
@@ -310,26 +377,35 @@ def stretches(rows: Rows) -> Rows:
 
 
 def diagnose_mixture(model: ModelPredictor, corpus: Corpus, rows: Rows) -> MixtureReport | None:
-    """Diagnose the states of a model on stretches of these events; None where its head is no mixture."""
+    """Diagnose the states of a model on stretches of these events; None where its head is no
+    mixture.
+    """
     network = model.checkpoint.model.eval()
     if "state" not in network.heads.sizes:
         return None
     some = stretches(rows).astype(np.int64)
     hidden = hidden_states(network, model.read(corpus), some, model.device)
     with torch.no_grad():
-        weights, components = (each.double().exp().cpu().numpy() for each in state_log_probs(network.heads(hidden)))
+        weights, components = (
+            each.double().exp().cpu().numpy() for each in state_log_probs(network.heads(hidden))
+        )
     return mixture_report(weights, components, corpus.meta[some, 0])
 
 
 def mixture_report(weights: Floats, components: Floats, assets: Rows) -> MixtureReport:
-    """Diagnose state weights (n, S) and components (n, S, K) of events (n,) in time order within each asset."""
+    """Diagnose state weights (n, S) and components (n, S, K) of events (n,) in time order within
+    each asset.
+    """
     num_states = weights.shape[1]
     heaviest = weights.argmax(axis=1)
     share = np.bincount(heaviest, minlength=num_states) / len(heaviest)
     use = weights.mean(axis=0)
     follows = assets[1:] == assets[:-1]
     states, halves = range(num_states), np.full(2, 0.5)
-    pairs = [[float(_jensen_shannon(halves, components[:, [i, j]]).mean()) for j in states] for i in states]
+    pairs = [
+        [float(_jensen_shannon(halves, components[:, [i, j]]).mean()) for j in states]
+        for i in states
+    ]
     return MixtureReport(
         num_events=len(weights),
         mean_weight=use.tolist(),
@@ -337,15 +413,21 @@ def mixture_report(weights: Floats, components: Floats, assets: Rows) -> Mixture
         effective_states=float(2 ** _entropy(use)),
         separation_bits=float(_jensen_shannon(weights, components).mean()),
         pair_separation_bits=pairs,
-        persistence=float((heaviest[1:] == heaviest[:-1])[follows].mean()) if follows.any() else None,
+        persistence=float((heaviest[1:] == heaviest[:-1])[follows].mean())
+        if follows.any()
+        else None,
         persistence_if_independent=float((share**2).sum()),
     )
 
 
 def _jensen_shannon(weights: Floats, components: Floats) -> Floats:
-    """Entropy of the mixture less the mean entropy of its components, per event; never below zero."""
+    """Entropy of the mixture less the mean entropy of its components, per event; never
+    below zero.
+    """
     mixed = (weights[..., None] * components).sum(axis=-2)
-    return np.asarray(np.maximum(_entropy(mixed) - (weights * _entropy(components)).sum(axis=-1), 0.0))
+    return np.asarray(
+        np.maximum(_entropy(mixed) - (weights * _entropy(components)).sum(axis=-1), 0.0)
+    )
 
 
 def _entropy(probs: Floats) -> Floats:
@@ -354,8 +436,12 @@ def _entropy(probs: Floats) -> Floats:
     return bits
 
 
-def compare_tests(run: Path, tests: Sequence[str], predictors: Sequence[str]) -> list[PairedComparison]:
-    """The model against baselines over the events of several splits, with the predictors that all of them have."""
+def compare_tests(
+    run: Path, tests: Sequence[str], predictors: Sequence[str]
+) -> list[PairedComparison]:
+    """The model against baselines over the events of several splits, with the predictors that all
+    of them have.
+    """
     parts = [read_events(run, split) for split in tests]
     common = [name for name in predictors if all(name in part.bits for part in parts)]
     columns = ("symbols", "target_times", "buckets")
@@ -374,15 +460,23 @@ def caveats_of(sample: SampleSize, purpose: str) -> list[str]:
     elif sample.num_assets == 1:
         out.append("One asset only: asset-months and months are the same blocks.")
     if 1 < sample.num_months <= FEW_BLOCKS:
-        out.append(f"The month-clustered interval rests on {sample.num_months} blocks only: take it as a rough width.")
+        out.append(
+            f"The month-clustered interval rests on {sample.num_months} blocks only: take it as a "
+            f"rough width."
+        )
     if sample.empty_buckets:
         empty = ", ".join(map(str, sample.empty_buckets))
-        out.append(f"No event ended in bucket {empty}: no figure there, and calibration is untested.")
+        out.append(
+            f"No event ended in bucket {empty}: no figure there, and calibration is untested."
+        )
     return out
 
 
 def caveat_of_missing(missing: int, num_events: int, unused: int, form: str) -> str:
     """How many events of a split have no forecast, and how many forecasts no event, in words."""
     share = missing / num_events
-    caveat = f"{missing:,} of the {num_events:,} events of the split ({share:.2%}) are missing and not scored; "
+    caveat = (
+        f"{missing:,} of the {num_events:,} events of the split ({share:.2%}) are missing "
+        f"and not scored; "
+    )
     return caveat + f"{unused:,} lines of the table, which holds {form}, belong to no event of it."

@@ -1,7 +1,9 @@
-"""A run's distributions of the return over several bars, judged in bits per event against baselines.
+"""A run's distributions of the return over several bars, judged in bits per event against
+baselines.
 
-Enters: a model with horizons, a corpus, a split, stored fits of baselines. Leaves: a `HorizonScore` of each horizon and
-the losses of its events. Targets overlap: asset-months are the blocks of the first interval, months of the second.
+Enters: a model with horizons, a corpus, a split, stored fits of baselines. Leaves: a `HorizonScore`
+of each horizon and the losses of its events. Targets overlap: asset-months are the blocks of the
+first interval, months of the second.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ import torch
 from vaiom.baselines.base import Floats, Rows
 from vaiom.baselines.counts import Frequency, HourOfWeek
 from vaiom.baselines.store import find_fit
+from vaiom.corpus.splits import SEALED
+from vaiom.corpus.store import Corpus
+from vaiom.corpus.targets import HorizonCorpus, at_horizon
+from vaiom.distribution.buckets import ReturnDistributions
 from vaiom.evaluation.inference import PairedGain, paired_gain
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import MODEL, ScoredEvents, event_bits, losses_of, score_events
-from vaiom.events.corpus import Corpus
-from vaiom.events.distribution import ReturnDistributions
-from vaiom.events.fields import UNKNOWN_ASSET
-from vaiom.events.horizons import HorizonCorpus, at_horizon
-from vaiom.events.splits import SEALED
+from vaiom.features.fields import UNKNOWN_ASSET
 from vaiom.model.heads import return_log_probs
 from vaiom.model.horizons import Horizons
 from vaiom.training.windows import hidden_states
@@ -33,7 +35,8 @@ from vaiom.training.windows import hidden_states
 ROOT_OF_TIME = "root_of_time"
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 STORED = ("garch_t", "garch_t_seasonal", "lightgbm_lags")
-"""Baselines that are scored where `vaiom baselines` has fitted them; the trees with its --horizon."""
+"""Baselines that are scored where `vaiom baselines` has fitted them; the trees with its --horizon.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +54,13 @@ class HorizonScore:
     not_fitted: list[str]
     """Baselines without a stored fit."""
     wider: float
-    """Share of events whose central 90% is wider than that of the horizon before, the next bar at first."""
+    """Share of events whose central 90% is wider than that of the horizon before, the next bar at
+    first.
+    """
     variance_of_steps: float
-    """Mean variance of the forecasts over that of the one-bar forecasts that were made along the way, summed."""
+    """Mean variance of the forecasts over that of the one-bar forecasts that were made along the
+    way, summed.
+    """
     variance_realised: float
     """Mean square of the realised returns over the mean forecast one."""
     quantiles: dict[str, float]
@@ -74,15 +81,21 @@ def judge_horizons(
     baselines: Path | None = None,
     unseal: str | None = None,
 ) -> Iterator[tuple[HorizonScore, ScoredEvents, Rows]]:
-    """Score every horizon on its own events of a split; yields the score, the events and their rows."""
+    """Score every horizon on its own events of a split; yields the score, the events and their
+    rows.
+    """
     network, config = model.checkpoint.model, model.checkpoint.config
     seen_as = model.read(corpus)
     # Baselines and labels count the corpus's own assets, the model those that it was trained on.
     ids = [UNKNOWN_ASSET, *map(seen_as.tokenizer.asset_id, corpus.tokenizer.symbols)]
     views = [at_horizon(corpus, fit.renumbered(ids)) for fit in horizons.fitted.fits]
     rows = [view.endpoints(split, config.history, unseal=unseal == SEALED) for view in views]
-    # Every bar that a target spans: the one-bar forecasts along the way are compared with the direct one.
-    spans = [(own[:, None] + np.arange(view.horizon)).ravel() for own, view in zip(rows, views, strict=True)]
+    # Every bar that a target spans: the one-bar forecasts along the way are compared with the
+    # direct one.
+    spans = [
+        (own[:, None] + np.arange(view.horizon)).ravel()
+        for own, view in zip(rows, views, strict=True)
+    ]
     steps = np.unique(np.concatenate(spans))
     hidden = hidden_states(network, seen_as, steps, model.device)
     with torch.inference_mode():
@@ -97,7 +110,9 @@ def judge_horizons(
             continue
         at = np.searchsorted(steps, own)
         probs = horizons.probs(seen[at], inputs[own], view.horizon)
-        fitted = [fit for name in STORED if (fit := find_fit(name, view, config.history, baselines))]
+        fitted = [
+            fit for name in STORED if (fit := find_fit(name, view, config.history, baselines))
+        ]
         losses = losses_of([Frequency(), HourOfWeek(), *fitted], view, own, config.history)
         losses[ROOT_OF_TIME] = event_bits(root_of_time(view, own, one[at]), view.target_return[own])
         events = score_events(view, own, losses, probs)
@@ -110,7 +125,9 @@ def judge_horizons(
             **figures_of_horizon(view, own, events),
             wider=float(np.mean(widths[at][both] > narrower[at][both])),
             variance_of_steps=float(np.mean(further.std() ** 2) / np.mean(along)),
-            variance_realised=float(np.mean(view.log_ret_next[own] ** 2) / np.mean(further.std() ** 2)),
+            variance_realised=float(
+                np.mean(view.log_ret_next[own] ** 2) / np.mean(further.std() ** 2)
+            ),
         )
         yield score, events, own
         narrower = widths
@@ -119,9 +136,13 @@ def judge_horizons(
 def figures_of_horizon(view: HorizonCorpus, rows: Rows, events: ScoredEvents) -> dict[str, Any]:
     """The figures that follow from the losses and forecasts of the events at these rows."""
     assert events.probs is not None
-    complete = view.log_ret_next[(view.split_codes == view.split_codes[rows[0]]) & np.isfinite(view.log_ret_next)]
+    complete = view.log_ret_next[
+        (view.split_codes == view.split_codes[rows[0]]) & np.isfinite(view.log_ret_next)
+    ]
     units = view.base.sigma20[rows][:, None]
-    quantiles = np.median(np.asarray(served_distributions(view, rows, events.probs).quantile(LEVELS)) / units, axis=0)
+    quantiles = np.median(
+        np.asarray(served_distributions(view, rows, events.probs).quantile(LEVELS)) / units, axis=0
+    )
     return {
         "bars": view.horizon,
         "num_events": len(events),
@@ -129,18 +150,24 @@ def figures_of_horizon(view: HorizonCorpus, rows: Rows, events: ScoredEvents) ->
         "bits": events.mean_bits,
         "gains": {name: paired_gain(events, name) for name in events.bits if name != MODEL},
         "not_fitted": [name for name in STORED if name not in events.bits],
-        "quantiles": {str(level): float(each) for level, each in zip(LEVELS, quantiles, strict=True)},
+        "quantiles": {
+            str(level): float(each) for level, each in zip(LEVELS, quantiles, strict=True)
+        },
     }
 
 
 def root_of_time(view: HorizonCorpus, rows: Rows, one: Floats) -> Floats:
-    """Bucket probabilities (n, 16) if the sum were the next bar's return times the root of its number of bars."""
+    """Bucket probabilities (n, 16) if the sum were the next bar's return times the root of its
+    number of bars.
+    """
     scaled = served_distributions(view.base, rows, one, math.sqrt(view.horizon))
     bounds = view.at.edges[1:-1] * view.sigma20[rows][:, None]
     return np.diff(scaled.cdf(bounds), axis=1, prepend=0.0, append=1.0)
 
 
-def served_distributions(corpus: Corpus, rows: Rows, probs: Floats, times: float = 1.0) -> ReturnDistributions:
+def served_distributions(
+    corpus: Corpus, rows: Rows, probs: Floats, times: float = 1.0
+) -> ReturnDistributions:
     """The forecasts served for these rows, scaled by `times`."""
     return ReturnDistributions(
         probs=probs / probs.sum(axis=-1, keepdims=True),

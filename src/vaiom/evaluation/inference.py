@@ -1,7 +1,9 @@
 """Paired inference: block bootstrap, Diebold-Mariano test, model confidence set, spread over seeds.
 
-`docs/evaluation.md` defines each figure. NumPy alone, but for the model confidence set, which uses `arch`.
-Paper: Methods, "Paired Test Uncertainty"; Appendix, "Asset-Month Block Bootstrap"; the two tests are additions.
+`docs/evaluation.md` defines each figure. NumPy alone, but for the model confidence set, which uses
+`arch`.
+Paper: Methods, "Paired Test Uncertainty"; Appendix, "Asset-Month Block Bootstrap"; the two tests
+are additions.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ Blocks = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, kw_only=True)
 class BlockBootstrap:
-    """Gain and win-rate over one kind of blocks; a single block leaves nothing to resample, and no interval."""
+    """Gain and win-rate over one kind of blocks; a single block leaves nothing to resample, and no
+    interval.
+    """
 
     num_blocks: int
     block_wins: int
@@ -103,8 +107,12 @@ class ConfidenceSet:
         except ImportError:
             return None
         series = {name: mean_by_time(values, target_times) for name, values in bits.items()}
-        # Equal losses have no variance to test with: such models share one place in the test and its answer.
-        same = {name: next(other for other in series if np.array_equal(series[other], series[name])) for name in series}
+        # Equal losses have no variance to test with: such models share one place in the test and
+        # its answer.
+        same = {
+            name: next(other for other in series if np.array_equal(series[other], series[name]))
+            for name in series
+        }
         names = list(dict.fromkeys(same.values()))
         num_times = len(series[names[0]])
         block_size = max(1, round(num_times ** (1 / 3)))
@@ -116,7 +124,9 @@ class ConfidenceSet:
         test = MCS(losses, CONFIDENCE_SET_SIZE, CONFIDENCE_SET_REPLICATES, block_size, **how)
         test.compute()
         included = {names[int(str(index))] for index in test.included}
-        p_values = {names[int(index)]: float(value) for index, value in test.pvalues["Pvalue"].items()}
+        p_values = {
+            names[int(index)]: float(value) for index, value in test.pvalues["Pvalue"].items()
+        }
         return cls(
             included=[name for name in same if same[name] in included],
             p_values={name: p_values[same[name]] for name in same},
@@ -135,7 +145,9 @@ class SeedSummary:
     """Sample standard deviation of the runs' mean bits: the chance of training."""
     mean_gain_bits: float
     sampling_error_bits: float
-    """Standard error of the runs' average gain over asset-months: the chance of the sample, training held fixed."""
+    """Standard error of the runs' average gain over asset-months: the chance of the sample,
+    training held fixed.
+    """
     seeds_that_win: int
     average: BlockBootstrap
     """Of the gain averaged over the runs event by event."""
@@ -164,16 +176,23 @@ def paired_gain(events: ScoredEvents, baseline: str) -> PairedGain:
         num_events=len(gains),
         gain_bits=float(gains.mean()),
         asset_months=bootstrap_blocks(gains, asset_months(events.symbols, events.target_times)),
-        months=bootstrap_blocks(gains, events.target_times.astype("datetime64[M]").astype(np.int64)),
+        months=bootstrap_blocks(
+            gains, events.target_times.astype("datetime64[M]").astype(np.int64)
+        ),
         tails={
-            name: TailMean(num_events=int(mask.sum()), gain_bits=float(gains[mask].mean()) if mask.any() else None)
+            name: TailMean(
+                num_events=int(mask.sum()),
+                gain_bits=float(gains[mask].mean()) if mask.any() else None,
+            )
             for name, mask in tail_masks(events.buckets).items()
         },
     )
 
 
 def asset_months(assets: Labels, target_times: Times) -> Blocks:
-    """A number for the asset and the calendar month of each event's target, (n,): months first, then assets."""
+    """A number for the asset and the calendar month of each event's target, (n,): months first,
+    then assets.
+    """
     months = target_times.astype("datetime64[M]").astype(np.int64)
     names, asset = np.unique(assets, return_inverse=True)
     return np.asarray(months * len(names) + asset)
@@ -182,13 +201,18 @@ def asset_months(assets: Labels, target_times: Times) -> Blocks:
 def bootstrap_blocks(
     gains: Floats, blocks: Blocks, *, replicates: int = REPLICATES, seed: int = SEED
 ) -> BlockBootstrap:
-    """Percentile intervals of the event-weighted mean of `gains` and of the win-rate over `blocks`, both (n,)."""
+    """Percentile intervals of the event-weighted mean of `gains` and of the win-rate over `blocks`,
+    both (n,).
+    """
     sums, sizes = block_sums(gains, blocks)
     wins = sums > 0
     intervals: list[Interval | None] = [None, None]
     if len(sums) > 1:
         ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-        intervals = [tuple(np.quantile(each, ends).tolist()) for each in resample(sums, sizes, replicates, seed)]
+        intervals = [
+            tuple(np.quantile(each, ends).tolist())
+            for each in resample(sums, sizes, replicates, seed)
+        ]
     return BlockBootstrap(
         num_blocks=len(sums),
         block_wins=int(wins.sum()),
@@ -201,11 +225,17 @@ def bootstrap_blocks(
 def block_sums(gains: Floats, blocks: Blocks) -> tuple[Floats, Floats]:
     """Total gain and number of events of each block, in the order of the block numbers."""
     _, block_of = np.unique(blocks, return_inverse=True)
-    return np.bincount(block_of, weights=gains).astype(np.float64), np.bincount(block_of).astype(np.float64)
+    return np.bincount(block_of, weights=gains).astype(np.float64), np.bincount(block_of).astype(
+        np.float64
+    )
 
 
-def resample(sums: Floats, sizes: Floats, replicates: int = REPLICATES, seed: int = SEED) -> tuple[Floats, Floats]:
-    """Resampled mean gains and win-rates, (R,) each; of a drawn block only its sum and size are needed."""
+def resample(
+    sums: Floats, sizes: Floats, replicates: int = REPLICATES, seed: int = SEED
+) -> tuple[Floats, Floats]:
+    """Resampled mean gains and win-rates, (R,) each; of a drawn block only its sum and size are
+    needed.
+    """
     count = len(sums)
     rng = np.random.default_rng(seed)
     wins = (sums > 0).astype(np.float64)
@@ -243,8 +273,12 @@ def newey_west_variance(values: Floats, num_lags: int) -> float:
     return total / len(values)
 
 
-def diebold_mariano(model_bits: Floats, baseline_bits: Floats, target_times: Times) -> DieboldMariano:
-    """Test that model and baseline have the same expected loss, two-sided; Newey and West's rule of thumb for lags."""
+def diebold_mariano(
+    model_bits: Floats, baseline_bits: Floats, target_times: Times
+) -> DieboldMariano:
+    """Test that model and baseline have the same expected loss, two-sided; Newey and West's rule of
+    thumb for lags.
+    """
     gains = mean_by_time(baseline_bits - model_bits, target_times)
     lags = min(int(4 * (len(gains) / 100) ** (2 / 9)), len(gains) - 1)
     variance = newey_west_variance(gains, lags)
@@ -259,7 +293,9 @@ def diebold_mariano(model_bits: Floats, baseline_bits: Floats, target_times: Tim
 
 
 def compare_seeds(events: ScoredEvents, runs: dict[str, Floats]) -> dict[str, SeedSummary] | None:
-    """Compare several runs with each baseline on the same events; `runs` has the model's bits in each."""
+    """Compare several runs with each baseline on the same events; `runs` has the model's bits in
+    each.
+    """
     blocks = asset_months(events.symbols, events.target_times)
     if len(np.unique(blocks)) < 2:
         return None

@@ -1,10 +1,11 @@
 """The dependence of assets: fitted on Train, judged on a split.
 
-Enters: a model, a corpus. Leaves: a `Dependence` for the run folder; a `JointEvaluation` with the log density of the
-copula at the PITs of each stamp, against other copulas on the same marginals. For portfolios it has the coverage of
-value at risk, and the loss of Fissler and Ziegel (in the form of Patton, Ziegel and Chen 2019) of it and the expected
-shortfall, against historical simulation, an exponential covariance (RiskMetrics) and a GARCH-t of constant
-correlation. A bar counts for the stamp at which it was the target; a missing or absurd return does not count.
+Enters: a model, a corpus. Leaves: a `Dependence` for the run folder; a `JointEvaluation` with the
+log density of the copula at the PITs of each stamp, against other copulas on the same marginals.
+For portfolios it has the coverage of value at risk, and the loss of Fissler and Ziegel (in the form
+of Patton, Ziegel and Chen 2019) of it and the expected shortfall, against historical simulation, an
+exponential covariance (RiskMetrics) and a GARCH-t of constant correlation. A bar counts for the
+stamp at which it was the target; a missing or absurd return does not count.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ import numpy.typing as npt
 from vaiom.baselines.base import Floats, clean_returns
 from vaiom.baselines.store import load_fit
 from vaiom.baselines.volatility import GarchT
+from vaiom.corpus.splits import TRAIN
+from vaiom.corpus.store import Corpus
+from vaiom.corpus.targets import of_next_bar
+from vaiom.distribution import dependence
+from vaiom.distribution.buckets import BucketDistribution, ReturnDistributions
+from vaiom.distribution.dependence import Dependence, DependenceState, ReferenceCopula, scores_of
+from vaiom.distribution.joint import JointDistribution
 from vaiom.errors import DataError
 from vaiom.evaluation.calibration import chi_square_tail, christoffersen, kupiec
 from vaiom.evaluation.inference import BlockBootstrap, bootstrap_blocks
 from vaiom.evaluation.predictor import ModelPredictor, seen_by
-from vaiom.events import dependence
-from vaiom.events.corpus import Corpus
-from vaiom.events.dependence import Dependence, DependenceState, ReferenceCopula, scores_of
-from vaiom.events.distribution import BucketDistribution, ReturnDistributions
-from vaiom.events.fields import has_flag
-from vaiom.events.horizons import of_next_bar
-from vaiom.events.joint import JointDistribution
-from vaiom.events.splits import TRAIN
+from vaiom.features.fields import has_flag
 
 TRAIN_STAMPS = 20_000
 """Of the end of Train, on which the dependence is fitted."""
@@ -44,7 +45,9 @@ DEGREES = (4.0, 5.0, 6.0, 8.0, 10.0, 14.0, 20.0, 30.0, None)
 HISTORY = 1_000
 """Stamps before a split from which its first state is made, and of historical simulation."""
 LEAST_HISTORY = 100
-"""Stamps before a split without which no past loss exceeds a limit at 99%, and portfolios are not judged."""
+"""Stamps before a split without which no past loss exceeds a limit at 99%, and portfolios are not
+judged.
+"""
 LEVELS = (0.95, 0.99)
 DRAWS = 4_096
 RANDOM_PORTFOLIOS = 10
@@ -58,7 +61,9 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Panel:
-    """Forecasts and outcomes by stamp and asset, (stamps, assets) each, NaN where an asset has no bar."""
+    """Forecasts and outcomes by stamp and asset, (stamps, assets) each, NaN where an asset has no
+    bar.
+    """
 
     symbols: tuple[str, ...]
     prob_zero: dict[str, float]
@@ -87,15 +92,23 @@ class Panel:
             start = dependence.average(start, scores, decay)
 
     def correlations(self, chosen: list[int], states: list[DependenceState]) -> list[Floats]:
-        """The correlation of the assets that are present at each of some stamps, given the state before it."""
+        """The correlation of the assets that are present at each of some stamps, given the state
+        before it.
+        """
         out = []
         for at, state in zip(chosen, states, strict=True):
             assets = self.present(at)
-            out.append(state.correlation([self.symbols[asset] for asset in assets], self.scale[at, assets]))
+            out.append(
+                state.correlation([self.symbols[asset] for asset in assets], self.scale[at, assets])
+            )
         return out
 
-    def nats(self, chosen: list[int], correlations: Iterable[Floats], degrees: float | None) -> list[float]:
-        """The log density of a copula at each of some stamps, given correlations of all assets or of those present."""
+    def nats(
+        self, chosen: list[int], correlations: Iterable[Floats], degrees: float | None
+    ) -> list[float]:
+        """The log density of a copula at each of some stamps, given correlations of all assets or
+        of those present.
+        """
         out = []
         for at, matrix in zip(chosen, correlations, strict=True):
             assets = self.present(at)
@@ -104,22 +117,34 @@ class Panel:
         return out
 
 
-def make_panel(model: ModelPredictor, corpus: Corpus, first: np.datetime64, last: np.datetime64, before: int) -> Panel:
+def make_panel(
+    model: ModelPredictor, corpus: Corpus, first: np.datetime64, last: np.datetime64, before: int
+) -> Panel:
     """Forecasts of all targets from `first` to before `last`, and of some stamps before them."""
     times, seen_as = corpus.target_timestamps, model.checkpoint.tokenizer
     # Those that are served with the model: a corpus built like it has its own.
-    zero_share = np.array(of_next_bar(seen_as).zero_share)[[*map(seen_as.asset_id, corpus.tokenizer.symbols)]]
+    zero_share = np.array(of_next_bar(seen_as).zero_share)[
+        [*map(seen_as.asset_id, corpus.tokenizer.symbols)]
+    ]
     usable = (corpus.sigma20 > 0) & np.isfinite(corpus.log_ret_next) & (times < last)
     usable[:-1] &= ~has_flag(corpus.columns["flags"][1:], dependence.UNUSABLE)
     for asset in corpus.asset_slices.values():
-        usable[asset.start : min(asset.start + model.checkpoint.config.history - 1, asset.stop)] = False
+        usable[asset.start : min(asset.start + model.checkpoint.config.history - 1, asset.stop)] = (
+            False
+        )
     stamps = np.unique(times[usable])
     stamps = stamps[max(0, int(np.searchsorted(stamps, first)) - before) :]
     rows = np.flatnonzero(usable & np.isin(times, stamps))
     if not len(rows):
-        raise DataError("no forecast to learn a dependence from", where=corpus.path, expected=f"targets after {first}")
+        raise DataError(
+            "no forecast to learn a dependence from",
+            where=corpus.path,
+            expected=f"targets after {first}",
+        )
     dists = ReturnDistributions(
-        probs=model.predict_proba(corpus, rows), sigma=corpus.sigma20[rows], shape=corpus.tokenizer.return_shape
+        probs=model.predict_proba(corpus, rows),
+        sigma=corpus.sigma20[rows],
+        shape=corpus.tokenizer.return_shape,
     )
     at, assets = np.searchsorted(stamps, times[rows]), corpus.meta[rows, 0] - 1
     log_ret = corpus.log_ret_next[rows].astype(np.float64)
@@ -145,18 +170,38 @@ def make_panel(model: ModelPredictor, corpus: Corpus, first: np.datetime64, last
 
 
 def fit_dependence(model: ModelPredictor, corpus: Corpus) -> Dependence:
-    """The most likely of a small grid on the last stamps of Train; correlations are never of the stamp they judge."""
+    """The most likely of a small grid on the last stamps of Train; correlations are never of the
+    stamp they judge.
+    """
     corpus = seen_by(model.checkpoint, corpus)
     end = np.datetime64(corpus.splits.train_end)
     panel = make_panel(model, corpus, end, end, TRAIN_STAMPS)
-    # The shrinkage target is of the first half and its weight is chosen on the second; the final target is of both.
+    # The shrinkage target is of the first half and its weight is chosen on the second; the final
+    # target is of both.
     half = len(panel.stamps) // 2
-    late = [each for each, own in zip(panel.symbols, panel.scores[:half].T, strict=True) if np.isnan(own).all()]
+    late = [
+        each
+        for each, own in zip(panel.symbols, panel.scores[:half].T, strict=True)
+        if np.isnan(own).all()
+    ]
     if late or len(panel.symbols) < 2 or len(panel.stamps) < HISTORY:
-        expected = f"two assets and {HISTORY} stamps at least, and bars of every asset in their first half"
-        got = f"{len(panel.symbols)} and {len(panel.stamps)}" + (f", none of {', '.join(late)}" if late else "")
-        where, fix = f"{corpus.path}, {TRAIN}", "leave out assets that begin late, or bring in a longer history"
-        raise DataError("too little to learn a dependence from", where=where, expected=expected, got=got, fix=fix)
+        expected = (
+            f"two assets and {HISTORY} stamps at least, and bars of every asset in their first half"
+        )
+        got = f"{len(panel.symbols)} and {len(panel.stamps)}" + (
+            f", none of {', '.join(late)}" if late else ""
+        )
+        where, fix = (
+            f"{corpus.path}, {TRAIN}",
+            "leave out assets that begin late, or bring in a longer history",
+        )
+        raise DataError(
+            "too little to learn a dependence from",
+            where=where,
+            expected=expected,
+            got=got,
+            fix=fix,
+        )
     fit = Dependence(
         checkpoint_sha256=model.checkpoint.sha256,
         symbols=panel.symbols,
@@ -175,11 +220,17 @@ def fit_dependence(model: ModelPredictor, corpus: Corpus) -> Dependence:
         states = _select(panel.states(replace(fit, decay=decay)), chosen)
         for shrinkage in SHRINKAGES:
             new = replace(fit, decay=decay, shrinkage=shrinkage)
-            candidates.append((new, panel.correlations(chosen, [replace(state, fit=new) for state in states])))
-    fit, correlations = max(candidates, key=lambda candidate: sum(panel.nats(chosen, candidate[1], 8.0)))
+            candidates.append(
+                (new, panel.correlations(chosen, [replace(state, fit=new) for state in states]))
+            )
+    fit, correlations = max(
+        candidates, key=lambda candidate: sum(panel.nats(chosen, candidate[1], 8.0))
+    )
     degrees = max(DEGREES, key=lambda degrees: sum(panel.nats(chosen, correlations, degrees)))
     references = _fit_references(panel, fit.correlation, chosen, decays)
-    return replace(fit, degrees={"1": degrees}, references=references, **_moments(panel, len(panel.stamps)))
+    return replace(
+        fit, degrees={"1": degrees}, references=references, **_moments(panel, len(panel.stamps))
+    )
 
 
 def _moments(panel: Panel, stop: int) -> dict[str, Any]:
@@ -191,17 +242,26 @@ def _moments(panel: Panel, stop: int) -> dict[str, Any]:
     return {"covariance": covariance, "correlation": dependence.correlation_of(_mean(scores))}
 
 
-def _fit_references(panel: Panel, start: Floats, chosen: list[int], decays: list[float]) -> dict[str, ReferenceCopula]:
+def _fit_references(
+    panel: Panel, start: Floats, chosen: list[int], decays: list[float]
+) -> dict[str, ReferenceCopula]:
     averages = {decay: _select(panel.averages(start, decay), chosen) for decay in decays}
 
     def nats(reference: ReferenceCopula) -> float:
-        correlations = (reference.correlation(average, start) for average in averages[reference.decay])
+        correlations = (
+            reference.correlation(average, start) for average in averages[reference.decay]
+        )
         return sum(panel.nats(chosen, correlations, reference.degrees))
 
-    dcc = max([ReferenceCopula(weight=weight, decay=decay) for weight in WEIGHTS for decay in decays], key=nats)
+    dcc = max(
+        [ReferenceCopula(weight=weight, decay=decay) for weight in WEIGHTS for decay in decays],
+        key=nats,
+    )
     return {
         "constant_gaussian": ReferenceCopula(),
-        "ewma_gaussian": max([ReferenceCopula(weight=1.0, decay=decay) for decay in decays], key=nats),
+        "ewma_gaussian": max(
+            [ReferenceCopula(weight=1.0, decay=decay) for decay in decays], key=nats
+        ),
         "dcc_gaussian": dcc,
         "dcc_t": max([replace(dcc, degrees=degrees) for degrees in DEGREES], key=nats),
     }
@@ -222,7 +282,9 @@ def _select(values: Iterable[Any], chosen: list[int]) -> list[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class RiskGain:
-    """How much larger the loss of another forecast of risk is; weeks are the blocks of the interval."""
+    """How much larger the loss of another forecast of risk is; weeks are the blocks of the
+    interval.
+    """
 
     against: str
     exceedance_rate: float
@@ -232,7 +294,9 @@ class RiskGain:
 
 @dataclass(frozen=True, kw_only=True)
 class PortfolioBacktest:
-    """One portfolio at one level: amounts are shares of the gross value, risks of it are in the same unit."""
+    """One portfolio at one level: amounts are shares of the gross value, risks of it are in the
+    same unit.
+    """
 
     portfolio: str
     level: float
@@ -248,7 +312,9 @@ class PortfolioBacktest:
 
 @dataclass(frozen=True, kw_only=True)
 class CopulaGain:
-    """Bits per stamp that the copula has more than another; weeks are the blocks of the interval."""
+    """Bits per stamp that the copula has more than another; weeks are the blocks of the
+    interval.
+    """
 
     against: str
     bits: float
@@ -271,7 +337,8 @@ class JointEvaluation:
 def judge_joint(
     model: ModelPredictor, corpus: Corpus, split: str, fit: Dependence, fits: Path | None = None
 ) -> JointEvaluation | None:
-    """Judge a dependence on the stamps of a split, each from what was known before it; `fits` may have a GARCH-t.
+    """Judge a dependence on the stamps of a split, each from what was known before it; `fits` may
+    have a GARCH-t.
 
     None where the corpus has other assets than Train had, or no stamp has two of them.
     """
@@ -304,7 +371,9 @@ def judge_joint(
             )
             for name, theirs in bits.items()
         ],
-        portfolios=[*_backtest(panel, dict(zip(scored, correlations, strict=True)), fit, weeks, garch)],
+        portfolios=[
+            *_backtest(panel, dict(zip(scored, correlations, strict=True)), fit, weeks, garch)
+        ],
     )
 
 
@@ -313,19 +382,27 @@ def portfolios_of(size: int) -> dict[str, Floats]:
     signs = np.where(np.arange(size) % 2, -1.0, 1.0)
     neutral = np.where(signs > 0, 0.5 / (signs > 0).sum(), -0.5 / max(1, (signs < 0).sum()))
     drawn = np.random.default_rng(SEED).standard_normal((RANDOM_PORTFOLIOS, size))
-    random = {f"random_{number}": each / np.abs(each).sum() for number, each in enumerate(drawn, start=1)}
+    random = {
+        f"random_{number}": each / np.abs(each).sum() for number, each in enumerate(drawn, start=1)
+    }
     return {"equal": np.full(size, 1 / size), "dollar_neutral": neutral, **random}
 
 
 def fissler_ziegel(loss: Floats, risk: Floats, level: float) -> Floats:
-    """The loss whose mean is least at the true value at risk and expected shortfall, the last axis of `risk`."""
+    """The loss whose mean is least at the true value at risk and expected shortfall, the last axis
+    of `risk`.
+    """
     value_at_risk, shortfall = risk[..., 0], risk[..., 1]
     beyond = np.maximum(loss - value_at_risk, 0) / (1 - level)
     return np.asarray((beyond + value_at_risk) / shortfall + np.log(shortfall) - 1)
 
 
 def _backtest(
-    panel: Panel, correlations: dict[int, Floats], fit: Dependence, weeks: Ints, garch: tuple[Floats, float] | None
+    panel: Panel,
+    correlations: dict[int, Floats],
+    fit: Dependence,
+    weeks: Ints,
+    garch: tuple[Floats, float] | None,
 ) -> Iterator[PortfolioBacktest]:
     """Backtest portfolios on the stamps at which every asset has a bar."""
     whole, dists = np.flatnonzero((panel.rows >= 0).all(axis=1)), panel.dists
@@ -338,7 +415,9 @@ def _backtest(
     for index in np.flatnonzero(judged):
         at = int(whole[index])
         forecasts = {
-            symbol: BucketDistribution(probs=dists.probs[n], sigma=float(dists.sigma[n]), shape=dists.shape)
+            symbol: BucketDistribution(
+                probs=dists.probs[n], sigma=float(dists.sigma[n]), shape=dists.shape
+            )
             for symbol, n in zip(panel.symbols, panel.numbers[at], strict=True)
         }
         joint = JointDistribution.of(forecasts, panel.prob_zero, correlations[at], fit.degrees["1"])
@@ -346,7 +425,10 @@ def _backtest(
     windows = np.lib.stride_tricks.sliding_window_view(losses, min(HISTORY, begin), axis=0)
     past = np.full_like(ours, np.nan)
     past[windows.shape[-1] :] = [_tails(window.T) for window in windows[:-1]]
-    risks = {"historical_simulation": past, "ewma_covariance": _ewma_risk(returns, shares, losses, begin)}
+    risks = {
+        "historical_simulation": past,
+        "ewma_covariance": _ewma_risk(returns, shares, losses, begin),
+    }
     if garch is not None:
         scaled = shares * garch[0][whole][:, None]
         spread = np.sqrt(np.einsum("tpi,ij,tpj->tp", scaled, fit.correlation, scaled))
@@ -379,10 +461,15 @@ def _backtest(
 
 
 def _tails(losses: Floats) -> Floats:
-    """Value at risk and expected shortfall (portfolios, levels, 2) of drawn or past losses (draws, portfolios)."""
+    """Value at risk and expected shortfall (portfolios, levels, 2) of drawn or past losses (draws,
+    portfolios).
+    """
     ordered = np.sort(losses, axis=0)
     limits = np.quantile(ordered, LEVELS, axis=0)
-    shortfalls = [ordered[len(ordered) - max(1, round((1 - level) * len(ordered))) :].mean(axis=0) for level in LEVELS]
+    shortfalls = [
+        ordered[len(ordered) - max(1, round((1 - level) * len(ordered))) :].mean(axis=0)
+        for level in LEVELS
+    ]
     return np.stack([limits, np.stack(shortfalls)], axis=-1).swapaxes(0, 1)
 
 
@@ -393,7 +480,11 @@ def _elliptic(spread: Floats, degrees: float | None) -> Floats:
     if degrees is None:
         shortfalls = np.exp(-(limits**2) / 2) / math.sqrt(2 * math.pi) / (1 - levels)
     else:
-        log_scale = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2) - math.log(degrees * math.pi) / 2
+        log_scale = (
+            math.lgamma((degrees + 1) / 2)
+            - math.lgamma(degrees / 2)
+            - math.log(degrees * math.pi) / 2
+        )
         density = np.exp(log_scale - (degrees + 1) / 2 * np.log1p(limits**2 / degrees))
         shortfalls = density / (1 - levels) * (degrees + limits**2) / (degrees - 1)
     return np.asarray(spread[:, :, None, None] * np.stack([limits, shortfalls], axis=-1))
@@ -402,7 +493,9 @@ def _elliptic(spread: Floats, degrees: float | None) -> Floats:
 def _garch_scales(
     model: ModelPredictor, corpus: Corpus, panel: Panel, fits: Path | None
 ) -> tuple[Floats, float] | None:
-    """Scales (stamps, assets) and the mean degrees of freedom of a stored GARCH-t; None where there is none."""
+    """Scales (stamps, assets) and the mean degrees of freedom of a stored GARCH-t; None where there
+    is none.
+    """
     garch = load_fit(GarchT(), corpus, model.checkpoint.config.history, fits) if fits else None
     if garch is None or set(panel.symbols) - garch.models_.keys():
         return None
@@ -411,7 +504,9 @@ def _garch_scales(
     for asset, symbol in enumerate(panel.symbols):
         inside, present = corpus.asset_slices[symbol], panel.rows[:, asset] >= 0
         variances = garch.models_[symbol].next_variance(clean_returns(corpus, inside))
-        scales[present, asset] = np.sqrt(variances[panel.rows[present, asset] - inside.start] * (degrees - 2) / degrees)
+        scales[present, asset] = np.sqrt(
+            variances[panel.rows[present, asset] - inside.start] * (degrees - 2) / degrees
+        )
     return scales, degrees
 
 
@@ -428,6 +523,9 @@ def _ewma_risk(returns: Floats, shares: Floats, losses: Floats, judged: int) -> 
     def loss(risks: Floats) -> float:
         before = slice(min(len(returns) // 10, judged // 2), judged)
         pairs = enumerate(LEVELS)
-        return sum(float(fissler_ziegel(losses[before], risks[before, :, at], level).mean()) for at, level in pairs)
+        return sum(
+            float(fissler_ziegel(losses[before], risks[before, :, at], level).mean())
+            for at, level in pairs
+        )
 
     return min(map(risk, COVARIANCE_DECAYS), key=loss)

@@ -1,6 +1,8 @@
-"""The ledger of test looks: each scoring of a test split is recorded in the corpus before it happens.
+"""The ledger of test looks: each scoring of a test split is recorded in the corpus before it
+happens.
 
-The lines are a hash chain: each has the SHA-256 of all before it, so that none can be removed unnoticed.
+The lines are a hash chain: each has the SHA-256 of all before it, so that none can be removed
+unnoticed.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from vaiom.codec import from_json, to_json
+from vaiom.corpus.splits import SEALED
+from vaiom.corpus.store import LEDGER_NAME, Corpus
 from vaiom.errors import DataError
-from vaiom.events.corpus import LEDGER_NAME, Corpus
-from vaiom.events.splits import SEALED
 
 NO_CHECKPOINT = ""
 """Stands for the checkpoint of a baseline."""
@@ -41,8 +43,12 @@ def is_recorded(corpus: Corpus, split: str) -> bool:
     return split in (*corpus.splits.test_names, SEALED)
 
 
-def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str, num_events: int) -> int | None:
-    """Add a line, on disk before this returns; the number of looks by models so far, None where looks do not count."""
+def record_look(
+    corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str, num_events: int
+) -> int | None:
+    """Add a line, on disk before this returns; the number of looks by models so far, None where
+    looks do not count.
+    """
     if not is_recorded(corpus, split):
         return None
     read_ledger(corpus)  # never add to a ledger that cannot be read
@@ -70,7 +76,9 @@ def record_look(corpus: Corpus, split: str, *, run: str, checkpoint_sha256: str,
 
 
 def ledger_heads(corpus: Corpus) -> list[str]:
-    """SHA-256 of the file before its first look and after each: the last is that of the whole file."""
+    """SHA-256 of the file before its first look and after each: the last is that of the
+    whole file.
+    """
     digest = hashlib.sha256()
     heads = [digest.hexdigest()]
     for line in _ledger(corpus)[1]:
@@ -89,19 +97,27 @@ def read_ledger(corpus: Corpus) -> list[Look]:
             problem, got = "the ledger of test looks is damaged", line[:80].decode(errors="replace")
             expected = "one JSON object per look, as `vaiom evaluate` writes it"
             fix = "restore the file: without it nobody knows how often Test was looked at"
-            raise DataError(problem, where=f"{file}, line {number}", expected=expected, got=got, fix=fix) from error
+            raise DataError(
+                problem, where=f"{file}, line {number}", expected=expected, got=got, fix=fix
+            ) from error
     return looks
 
 
 def model_looks(corpus: Corpus, split: str) -> list[Look]:
-    """Scorings of a split with a model; baselines, which nobody selects, are recorded and not counted."""
+    """Scorings of a split with a model; baselines, which nobody selects, are recorded and not
+    counted.
+    """
     looks = read_ledger(corpus)
-    return [look for look in looks if look.split == split and look.checkpoint_sha256 != NO_CHECKPOINT]
+    return [
+        look for look in looks if look.split == split and look.checkpoint_sha256 != NO_CHECKPOINT
+    ]
 
 
 def _ledger(corpus: Corpus) -> tuple[Path, list[bytes]]:
     """The file and its lines; none where nobody looked yet."""
     if corpus.path is None:
-        raise DataError("only a corpus folder keeps a ledger", fix="open the corpus from its folder")
+        raise DataError(
+            "only a corpus folder keeps a ledger", fix="open the corpus from its folder"
+        )
     file = corpus.path / LEDGER_NAME
     return file, file.read_bytes().splitlines(keepends=True) if file.exists() else []

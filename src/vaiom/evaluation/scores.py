@@ -1,4 +1,5 @@
-"""Bits per event: minus the base-2 logarithm of the probability that its bucket was given; by groups, and as a file.
+"""Bits per event: minus the base-2 logarithm of the probability that its bucket was given; by
+groups, and as a file.
 
 Paper: Methods, "Baselines" (clipping and renormalisation) and the evaluation protocol.
 """
@@ -15,10 +16,10 @@ import numpy.typing as npt
 
 from vaiom.baselines.base import Baseline, Floats, Predictor, Rows
 from vaiom.baselines.store import BITS_PREFIX, bits_of_columns
+from vaiom.corpus.splits import TRAIN
+from vaiom.corpus.store import Corpus
 from vaiom.errors import DataError
-from vaiom.events.corpus import Corpus
-from vaiom.events.fields import MIN_PROBABILITY, NUM_RETURN_BUCKETS
-from vaiom.events.splits import TRAIN
+from vaiom.features.fields import MIN_PROBABILITY, NUM_RETURN_BUCKETS
 from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
 from vaiom.model.config import class_of
 from vaiom.run import Run
@@ -47,7 +48,9 @@ def class_ids(buckets: Buckets, num_buckets: int) -> npt.NDArray[np.int64]:
     """Bucket ids 1..K as positions 0..K-1; an event without a bucket has no likelihood."""
     ids: npt.NDArray[np.int64] = class_of(buckets.astype(np.int64))
     if len(ids) and not (ids.min() >= 0 and ids.max() < num_buckets):
-        raise ValueError(f"buckets must lie in 1..{num_buckets}, got {buckets.min()}..{buckets.max()}")
+        raise ValueError(
+            f"buckets must lie in 1..{num_buckets}, got {buckets.min()}..{buckets.max()}"
+        )
     return ids
 
 
@@ -65,8 +68,12 @@ def event_bits(probs: Floats, buckets: Buckets) -> Floats:
     return -np.log2(np.take_along_axis(clip_probabilities(probs), ids, axis=-1)[:, 0])
 
 
-def losses_of(predictors: Iterable[Predictor], corpus: Corpus, rows: Rows, context: int) -> dict[str, Floats]:
-    """Losses of the events at these rows by predictor; a baseline that is not fitted yet is fitted on Train first."""
+def losses_of(
+    predictors: Iterable[Predictor], corpus: Corpus, rows: Rows, context: int
+) -> dict[str, Floats]:
+    """Losses of the events at these rows by predictor; a baseline that is not fitted yet is fitted
+    on Train first.
+    """
     out = {}
     for each in predictors:
         if isinstance(each, Baseline) and not each.is_fitted:
@@ -76,11 +83,17 @@ def losses_of(predictors: Iterable[Predictor], corpus: Corpus, rows: Rows, conte
 
 
 def bits_by_group(bits: Mapping[str, Floats], groups: Labels) -> list[GroupBits]:
-    """Means over the events of each label in `groups` (n,), in the labels' order; labels without events are absent."""
+    """Means over the events of each label in `groups` (n,), in the labels' order; labels without
+    events are absent.
+    """
     labels, group_of, counts = np.unique(groups, return_inverse=True, return_counts=True)
     means = {name: np.bincount(group_of, weights=losses) / counts for name, losses in bits.items()}
     return [
-        GroupBits(group=str(label), num_events=int(count), bits={name: float(means[name][at]) for name in means})
+        GroupBits(
+            group=str(label),
+            num_events=int(count),
+            bits={name: float(means[name][at]) for name in means},
+        )
         for at, (label, count) in enumerate(zip(labels, counts, strict=True))
     ]
 
@@ -116,8 +129,12 @@ class ScoredEvents:
         return {name: float(losses.mean()) for name, losses in self.bits.items()}
 
 
-def score_events(corpus: Corpus, rows: Rows, bits: dict[str, Floats], probs: Floats | None = None) -> ScoredEvents:
-    """The events of these rows with the losses of each predictor, first those of a model with these forecasts."""
+def score_events(
+    corpus: Corpus, rows: Rows, bits: dict[str, Floats], probs: Floats | None = None
+) -> ScoredEvents:
+    """The events of these rows with the losses of each predictor, first those of a model with these
+    forecasts.
+    """
     names, buckets = np.array(["", *corpus.tokenizer.symbols]), corpus.target_return[rows]
     return ScoredEvents(
         symbols=names[corpus.meta[rows, 0]],
@@ -128,8 +145,12 @@ def score_events(corpus: Corpus, rows: Rows, bits: dict[str, Floats], probs: Flo
     )
 
 
-def find_rows(corpus: Corpus, known: Times, symbols: Labels, stamps: Times) -> npt.NDArray[np.int64]:
-    """The row that has each symbol and stamp, given the stamps `known` of all rows; far below 0 where there is none."""
+def find_rows(
+    corpus: Corpus, known: Times, symbols: Labels, stamps: Times
+) -> npt.NDArray[np.int64]:
+    """The row that has each symbol and stamp, given the stamps `known` of all rows; far below 0
+    where there is none.
+    """
     out = np.full(len(symbols), np.iinfo(np.int32).min, np.int64)
     for symbol, inside in corpus.asset_slices.items():
         own, times = np.flatnonzero(symbols == symbol), known[inside]
@@ -143,12 +164,16 @@ def write_events(run: Path, split: str, events: ScoredEvents) -> Path:
     """Write the events of a split into a run folder, in place of an earlier file of that split."""
     columns: dict[str, npt.NDArray[Any]] = {
         "symbol": events.symbols,
-        "target_time": events.target_times.astype("datetime64[ms]"),  # the coarsest unit that Parquet has
+        "target_time": events.target_times.astype(
+            "datetime64[ms]"
+        ),  # the coarsest unit that Parquet has
         "bucket": events.buckets,
         **{BITS_PREFIX + name: losses for name, losses in events.bits.items()},
     }
     if events.probs is not None:
-        columns |= {f"{_PROB_PREFIX}{bucket}": each for bucket, each in enumerate(events.probs.T, start=1)}
+        columns |= {
+            f"{_PROB_PREFIX}{bucket}": each for bucket, each in enumerate(events.probs.T, start=1)
+        }
     file, other = Run(run).events(split), Run(run).events(split, ".npz")
     try:
         import polars
@@ -164,7 +189,9 @@ def write_events(run: Path, split: str, events: ScoredEvents) -> Path:
 
 
 def read_events(run: Path, split: str, same_as: ScoredEvents | None = None) -> ScoredEvents:
-    """Read what `write_events` wrote, in either format; other events than those of `same_as` are refused."""
+    """Read what `write_events` wrote, in either format; other events than those of `same_as` are
+    refused.
+    """
     table, packed = Run(run).events(split), Run(run).events(split, ".npz")
     file = table if table.is_file() or not packed.is_file() else packed
     fix = f"vaiom evaluate {run} --split {split}"
@@ -182,7 +209,10 @@ def read_events(run: Path, split: str, same_as: ScoredEvents | None = None) -> S
             raise ValueError(f"columns {', '.join(columns)}, without some of {', '.join(_COLUMNS)}")
         if columns["bucket"].dtype.kind != "u":
             raise ValueError("buckets that are no small whole numbers")
-        names, probs = [f"{_PROB_PREFIX}{bucket}" for bucket in range(1, NUM_RETURN_BUCKETS + 1)], None
+        names, probs = (
+            [f"{_PROB_PREFIX}{bucket}" for bucket in range(1, NUM_RETURN_BUCKETS + 1)],
+            None,
+        )
         if columns.keys() & {*names}:
             probs = np.stack([columns[name] for name in names], axis=1)
             if probs.dtype != np.float64 or not np.allclose(probs.sum(axis=1), 1, atol=1e-3):
@@ -195,9 +225,15 @@ def read_events(run: Path, split: str, same_as: ScoredEvents | None = None) -> S
             probs=probs,
         )
     except ImportError as error:
-        raise DataError("reading this file needs polars", where=file, fix=f"install polars, or {fix}") from error
+        raise DataError(
+            "reading this file needs polars", where=file, fix=f"install polars, or {fix}"
+        ) from error
     except (DataError, *BAD_ARRAYS) as error:
-        got = error.got if isinstance(error, DataError) else (str(error) or type(error).__name__).splitlines()[0]
+        got = (
+            error.got
+            if isinstance(error, DataError)
+            else (str(error) or type(error).__name__).splitlines()[0]
+        )
         raise DataError("not readable as scored events", where=file, got=got, fix=fix) from error
     if same_as is not None:
         require_same_events(same_as, events, where=run)

@@ -26,7 +26,9 @@ def experiment(name: str) -> Experiment:
 
 
 def stopping_early(chosen: Experiment) -> Experiment:
-    """The experiment with early stopping, unless it is one of the paper's, whose lengths are fixed."""
+    """The experiment with early stopping, unless it is one of the paper's, whose lengths
+    are fixed.
+    """
     ours = chosen.name.startswith(OURS) and not chosen.train.patience
     return chosen.with_changes(patience=PATIENCE) if ours else chosen
 
@@ -38,7 +40,10 @@ def _read(file: Path) -> dict[str, Experiment]:
         start = experiments[parent] if parent else Experiment(name=name)
         changes = RUNGS.get(settings.pop("rung", ""), {}) | {"about": ""} | settings
         about = changes.pop("about")
-        changes = {key: tuple(value) if isinstance(value, list) else value for key, value in changes.items()}
+        changes = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in changes.items()
+        }
         experiments[name] = replace(start, name=name, about=about).with_changes(**changes)
     return experiments
 

@@ -1,4 +1,6 @@
-"""Walk-forward evaluation: the splits move from year to year, and everything is fitted again for each."""
+"""Walk-forward evaluation: the splits move from year to year, and everything is fitted again for
+each.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ from pathlib import Path
 from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.store import fit_or_load
+from vaiom.corpus.splits import SplitConfig
+from vaiom.corpus.store import Corpus
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import ScoredEvents, losses_of, score_events
-from vaiom.events.corpus import Corpus
-from vaiom.events.splits import SplitConfig
 from vaiom.run import Run
 
 MIN_TRAIN_YEARS = 3
@@ -31,7 +33,9 @@ def splits_of(year: int) -> SplitConfig:
 
 
 def years_of(corpus: Corpus) -> list[int]:
-    """The last whole years before the corpus's own tests that have enough years of Train before them."""
+    """The last whole years before the corpus's own tests that have enough years of Train before
+    them.
+    """
     # Most assets, not only the oldest, must exist from the start of Train.
     begins = sorted(corpus.timestamps[rows.start].item() for rows in corpus.asset_slices.values())
     usual: datetime = begins[len(begins) // 2]
@@ -45,13 +49,17 @@ def years_of(corpus: Corpus) -> list[int]:
 
 
 def score_year(corpus: Corpus, run: Path, device: str, trees: Path | None = None) -> ScoredEvents:
-    """The test year of a corpus under `splits_of`: a run and baselines; trees are stored in their folder."""
+    """The test year of a corpus under `splits_of`: a run and baselines; trees are stored in their
+    folder.
+    """
     model = ModelPredictor.load(Run(run).best, device)
     context = model.checkpoint.config.history
     predictors: list[Predictor] = [model, Frequency(), Markov()]
     if trees:
         from vaiom.baselines.lightgbm import LightGBM, TreeConfig
 
-        predictors.append(fit_or_load(LightGBM(TREES, TreeConfig(max_events=TREE_EVENTS)), corpus, context, trees))
+        predictors.append(
+            fit_or_load(LightGBM(TREES, TreeConfig(max_events=TREE_EVENTS)), corpus, context, trees)
+        )
     rows = corpus.endpoints(TEST, context)
     return score_events(corpus, rows, losses_of(predictors, corpus, rows, context))

@@ -1,4 +1,6 @@
-"""Check the bars that users pass as frames, files or single bars; row masks handle missing and non-positive prices."""
+"""Check the bars that users pass as frames, files or single bars; row masks handle missing and
+non-positive prices.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,17 @@ import numpy as np
 import polars as pl
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.events.calendar import LAST_SECOND
-from vaiom.events.fields import MIN_CLEAN_RETURNS
-from vaiom.events.scales import Bars
+from vaiom.features.calendar import LAST_SECOND
+from vaiom.features.fields import MIN_CLEAN_RETURNS
+from vaiom.features.recursions import Bars
 from vaiom.market import folder
-from vaiom.market.folder import BAR_COLUMNS, NUMBER_COLUMNS, PRICE_COLUMNS, check_symbol, infer_timeframe
+from vaiom.market.folder import (
+    BAR_COLUMNS,
+    NUMBER_COLUMNS,
+    PRICE_COLUMNS,
+    check_symbol,
+    infer_timeframe,
+)
 from vaiom.market.formats.table import guess_roles
 from vaiom.market.resample import resample
 from vaiom.market.symbols import find_pair
@@ -25,22 +33,33 @@ from vaiom.market.timeframes import format_span, timeframe_of
 MIN_BARS = MIN_CLEAN_RETURNS + 2
 """Bars until a row can be unmasked."""
 CLOCK_ALLOWANCE = timedelta(hours=15)
-"""Bars may be this far ahead of UTC: time zones reach 14 hours, and clocks may be off by minutes."""
+"""Bars may be this far ahead of UTC: time zones reach 14 hours, and clocks may be off by minutes.
+"""
 
 _CHECKED_STEPS = 2_000
 _EPOCH = datetime(1970, 1, 1)
 
 
-def newest_bars(path: Path, symbol: str | None = None, others: Sequence[str] = ()) -> dict[str, pl.DataFrame]:
-    """The bars of a folder, or of one asset in it and the `others` it has, or of a file, named by `symbol` if given."""
+def newest_bars(
+    path: Path, symbol: str | None = None, others: Sequence[str] = ()
+) -> dict[str, pl.DataFrame]:
+    """The bars of a folder, or of one asset in it and the `others` it has, or of a file, named by
+    `symbol` if given.
+    """
     if symbol is None:
         return folder.read_bars(path)
     if path.is_file():
         return {check_symbol(symbol): folder.read_file(path)}
     known = folder.symbols_in(path)
     if symbol not in known:
-        raise DataError("no such asset in the bar folder", where=path, expected=", ".join(known), got=symbol)
-    return {each: folder.read_file(path / f"{each}.parquet") for each in known if each in (symbol, *others)}
+        raise DataError(
+            "no such asset in the bar folder", where=path, expected=", ".join(known), got=symbol
+        )
+    return {
+        each: folder.read_file(path / f"{each}.parquet")
+        for each in known
+        if each in (symbol, *others)
+    }
 
 
 def check_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS) -> pl.DataFrame:
@@ -53,11 +72,15 @@ def check_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS
         if infinite.any():
             place = f"{where}, {name}, row {int(infinite.argmax()) + 1}"
             fix = "leave the price out (null or NaN): its row is then masked as missing"
-            raise DataError("a price is infinite", where=place, got=bars[name][int(infinite.argmax())], fix=fix)
+            raise DataError(
+                "a price is infinite", where=place, got=bars[name][int(infinite.argmax())], fix=fix
+            )
     if len(bars) < min_bars:
         expected = f"{min_bars} at least; as many as the model's context, or more, are better"
         fix = "bring in a longer history"
-        raise DataError("too few bars for a forecast", where=where, expected=expected, got=len(bars), fix=fix)
+        raise DataError(
+            "too few bars for a forecast", where=where, expected=expected, got=len(bars), fix=fix
+        )
     seen, step = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS)), timeframe_of(timeframe)
     # A few bars may span a weekend: too far apart proves nothing then, too close always does.
     if seen is not None and (seen < step or (seen > step and len(bars) >= MIN_BARS)):
@@ -65,19 +88,30 @@ def check_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS
     return bars
 
 
-def coarsened(bars: pl.DataFrame, symbol: str, timeframe: str) -> tuple[pl.DataFrame, datetime | None]:
-    """An asset's bars at a model's timeframe, resampled if finer; when they end, if a tenth of the last is missing."""
+def coarsened(
+    bars: pl.DataFrame, symbol: str, timeframe: str
+) -> tuple[pl.DataFrame, datetime | None]:
+    """An asset's bars at a model's timeframe, resampled if finer; when they end, if a tenth of the
+    last is missing.
+    """
     step, whole = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS)), timeframe_of(timeframe)
     if step is None or step >= whole:
         return bars, None
-    coarse, end = resample(bars, timeframe, where=Path(f"bars of {symbol}")), bars["Datetime"][-1] + step
+    coarse, end = (
+        resample(bars, timeframe, where=Path(f"bars of {symbol}")),
+        bars["Datetime"][-1] + step,
+    )
     return coarse, end if coarse["Datetime"][-1] + whole - end >= whole / 10 else None
 
 
 def split_assets(frame: Any, id_column: str, timestamp_column: str) -> dict[str, Any]:
     """Split a long frame into a frame per asset, in order of appearance."""
     frame = _require_table(frame, "bars of many assets")
-    if is_pandas(frame) and timestamp_column == frame.index.name and timestamp_column not in frame.columns:
+    if (
+        is_pandas(frame)
+        and timestamp_column == frame.index.name
+        and timestamp_column not in frame.columns
+    ):
         frame = frame.reset_index()
     names = {timestamp_column: "Datetime"}
     renamed = [names.get(name, name) for name in frame.columns]
@@ -89,13 +123,21 @@ def split_assets(frame: Any, id_column: str, timestamp_column: str) -> dict[str,
             fix = "leave one out" if there else "name them with id_column= and timestamp_column="
             raise DataError(problem, expected=expected, got=got, fix=fix)
     if is_pandas(frame):
-        groups = frame.rename(columns=names).groupby(id_column, sort=False, dropna=False, observed=True)
+        groups = frame.rename(columns=names).groupby(
+            id_column, sort=False, dropna=False, observed=True
+        )
         parts = {symbol: part.drop(columns=id_column) for symbol, part in groups}
     else:
-        groups = frame.rename(names).partition_by(id_column, as_dict=True, include_key=False, maintain_order=True)
+        groups = frame.rename(names).partition_by(
+            id_column, as_dict=True, include_key=False, maintain_order=True
+        )
         parts = {symbol: part for (symbol,), part in groups.items()}
     if any(symbol is None or symbol != symbol for symbol in parts):
-        raise DataError("a symbol is missing", where=f"column {id_column}", fix="remove the rows, or name their asset")
+        raise DataError(
+            "a symbol is missing",
+            where=f"column {id_column}",
+            fix="remove the rows, or name their asset",
+        )
     return {check_symbol(str(symbol)): part for symbol, part in parts.items()}
 
 
@@ -111,10 +153,15 @@ def live_bar(bar: Mapping[str, Any], symbol: str) -> Bars:
     stamps = [values[name] for name in ("datetime", "date", "time", "timestamp") if name in values]
     missing = [name for name in PRICE_COLUMNS if name.lower() not in values]
     if missing or not stamps:
-        name, expected = missing[0] if stamps else "Datetime", ", ".join(("Datetime", *PRICE_COLUMNS))
+        name, expected = (
+            missing[0] if stamps else "Datetime",
+            ", ".join(("Datetime", *PRICE_COLUMNS)),
+        )
         raise DataError(f"{name!r} is missing", where=where, expected=expected)
     if not _is_utc(stamps[0]):
-        raise DataError("a stamp must be a datetime without a zone, or in UTC", where=where, got=repr(stamps[0]))
+        raise DataError(
+            "a stamp must be a datetime without a zone, or in UTC", where=where, got=repr(stamps[0])
+        )
     stamp = stamps[0].replace(tzinfo=None)
     seconds, fraction = divmod(stamp - _EPOCH, timedelta(seconds=1))
     if fraction or not 0 <= seconds <= LAST_SECOND:
@@ -152,22 +199,38 @@ def seconds_of(moment: datetime) -> int:
 def wrong_timeframe(where: str, timeframe: str, seen: timedelta) -> DataError:
     """The error for bars of another timeframe."""
     finer = seen < timeframe_of(timeframe)
-    fix = "`vaiom data resample` makes coarser bars" if finer else "bring in finer bars, or train a model on these"
-    problem, got = "the bars are of another timeframe than the model's", f"bars mostly {format_span(seen)} apart"
+    fix = (
+        "`vaiom data resample` makes coarser bars"
+        if finer
+        else "bring in finer bars, or train a model on these"
+    )
+    problem, got = (
+        "the bars are of another timeframe than the model's",
+        f"bars mostly {format_span(seen)} apart",
+    )
     return DataError(problem, where=where, expected=f"{timeframe} bars", got=got, fix=fix)
 
 
 def _is_utc(moment: object) -> bool:
-    """Whether it is a datetime without a zone or in UTC; a missing one of pandas is unequal to itself."""
+    """Whether it is a datetime without a zone or in UTC; a missing one of pandas is unequal to
+    itself.
+    """
     return isinstance(moment, datetime) and moment == moment and not moment.utcoffset()
 
 
 def _number(value: Any, where: str, name: str) -> np.float64:
-    # What a frame may have: None, pandas' own missing value, and an infinite volume, which no field reads.
+    # What a frame may have: None, pandas' own missing value, and an infinite volume, which no field
+    # reads.
     if value is None or type(value).__name__ == "NAType" or (name, value) == ("Volume", math.inf):
         return np.float64(math.nan)
-    if not isinstance(value, (int, float, np.integer, np.floating)) or isinstance(value, bool) or math.isinf(value):
-        raise DataError("a price must be a finite number, or missing", where=f"{where}, {name}", got=repr(value))
+    if (
+        not isinstance(value, (int, float, np.integer, np.floating))
+        or isinstance(value, bool)
+        or math.isinf(value)
+    ):
+        raise DataError(
+            "a price must be a finite number, or missing", where=f"{where}, {name}", got=repr(value)
+        )
     return np.float64(value)
 
 
@@ -177,7 +240,9 @@ def _require_table(frame: Any, where: str) -> Any:
         frame = frame.collect()
     if is_pandas(frame) or isinstance(frame, pl.DataFrame):
         return frame
-    raise DataError("not a table of bars", where=where, expected="a pandas or Polars DataFrame", got=type(frame))
+    raise DataError(
+        "not a table of bars", where=where, expected="a pandas or Polars DataFrame", got=type(frame)
+    )
 
 
 def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
@@ -186,7 +251,10 @@ def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
     if is_pandas(frame):
         frame = _of_one_asset(frame, symbol, where).rename(columns=str)
         # The index holds the stamps if no column does.
-        if "Datetime" not in _canonical(list(frame.columns), where) and frame.index.dtype.kind == "M":
+        if (
+            "Datetime" not in _canonical(list(frame.columns), where)
+            and frame.index.dtype.kind == "M"
+        ):
             frame = frame.reset_index(names="Datetime")
     names, zone = _canonical(list(frame.columns), where), None
     if is_pandas(frame):
@@ -198,8 +266,13 @@ def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
             if new != "Datetime" and got.kind not in "iuf":
                 raise DataError("a price column must be numeric", where=place, got=got)
             zone = getattr(getattr(got, "pyarrow_dtype", got), "tz", zone)
-        kinds, price = {"Datetime": {"dtype": "datetime64[us]"}}, {"dtype": np.float64, "na_value": np.nan}
-        frame = pl.DataFrame({new: frame[old].to_numpy(**kinds.get(new, price)) for new, old in names.items()})
+        kinds, price = (
+            {"Datetime": {"dtype": "datetime64[us]"}},
+            {"dtype": np.float64, "na_value": np.nan},
+        )
+        frame = pl.DataFrame(
+            {new: frame[old].to_numpy(**kinds.get(new, price)) for new, old in names.items()}
+        )
     # A lazy query costs more than a short frame, and waits for the library's threads.
     elif frame.columns != list(names):
         frame = frame.select(pl.col(old).alias(new) for new, old in names.items())
@@ -208,8 +281,12 @@ def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
         return pl.DataFrame(frame)
     if str(zone) not in ("UTC", "Etc/UTC", "GMT"):
         problem = "stamps must be naive, on the clock that the model was trained on"
-        fix = "convert them to that clock: tz_convert('UTC') for bars in UTC, else drop the zone too"
-        raise DataError(problem, where=f"{where}, column Datetime", got=f"stamps with the zone {zone}", fix=fix)
+        fix = (
+            "convert them to that clock: tz_convert('UTC') for bars in UTC, else drop the zone too"
+        )
+        raise DataError(
+            problem, where=f"{where}, column Datetime", got=f"stamps with the zone {zone}", fix=fix
+        )
     return pl.DataFrame(frame).with_columns(pl.col("Datetime").dt.replace_time_zone(None))
 
 
@@ -217,7 +294,9 @@ def _canonical(names: Sequence[str], where: str) -> dict[str, str]:
     """Our column names and those of the frame, with the aliases of file imports."""
     roles = {role: name for role, name in guess_roles(names).items() if role in BAR_COLUMNS}
     for number, name in enumerate(names):
-        if (known := roles.get(name.capitalize(), name)) != name or (name in roles.values() and name in names[:number]):
+        if (known := roles.get(name.capitalize(), name)) != name or (
+            name in roles.values() and name in names[:number]
+        ):
             raise DataError("a column is there twice", where=where, got=f"{known} and {name}")
     return roles
 
@@ -229,8 +308,15 @@ def _of_one_asset(frame: Any, symbol: str, where: str) -> Any:
     if frame.columns.nlevels > 2:
         expected, got = "names, or names and tickers", f"{frame.columns.nlevels} levels"
         raise DataError("columns of too many levels", where=where, expected=expected, got=got)
-    prices = next((n for n in range(2) if "close" in {str(name).lower() for name in frame.columns.levels[n]}), 0)
-    tickers = {find_pair(str(name)) or str(name): name for name in frame.columns.unique(level=1 - prices)}
+    prices = next(
+        (n for n in range(2) if "close" in {str(name).lower() for name in frame.columns.levels[n]}),
+        0,
+    )
+    tickers = {
+        find_pair(str(name)) or str(name): name for name in frame.columns.unique(level=1 - prices)
+    }
     if len(tickers) > 1 and symbol not in tickers:
-        raise DataError("columns of several assets", where=where, expected=symbol, got=", ".join(tickers))
+        raise DataError(
+            "columns of several assets", where=where, expected=symbol, got=", ".join(tickers)
+        )
     return frame.xs(tickers.get(symbol, next(iter(tickers.values()))), axis=1, level=1 - prices)

@@ -1,9 +1,10 @@
 """Load a trained model and forecast from bars.
 
-Enters: a run folder, checkpoint or exported file; bars of one or many assets. Leaves: a `ReturnDistribution` of the
-next bar, or the forecasts of a whole history. A forecast depends on its asset's bars up to its own time and, if the
-model reads other assets, on theirs.
-Paper: Methods, "Input Representations" and "Evaluation and Ablation Protocol" (the final position of a window).
+Enters: a run folder, checkpoint or exported file; bars of one or many assets. Leaves: a
+`ReturnDistribution` of the next bar, or the forecasts of a whole history. A forecast depends on its
+asset's bars up to its own time and, if the model reads other assets, on theirs.
+Paper: Methods, "Input Representations" and "Evaluation and Ablation Protocol" (the final position
+of a window).
 """
 
 from __future__ import annotations
@@ -18,18 +19,33 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from vaiom.corpus.rows import Columns, RowMaker, bars_of, meta_of
+from vaiom.corpus.targets import Horizon, of_next_bar
+from vaiom.distribution.dependence import Dependence
+from vaiom.distribution.joint import JointDistribution
+from vaiom.distribution.returns import SHOWN_LEVELS, ReturnDistribution, ReturnPaths, sample_paths
 from vaiom.errors import CheckpointError, ConfigError, require_installed
-from vaiom.events.calendar import next_stamp
-from vaiom.events.dependence import Dependence
-from vaiom.events.fields import MASK_BITS, UNKNOWN_ASSET, cross_columns, inputs_of
-from vaiom.events.horizons import Horizon, of_next_bar
-from vaiom.events.joint import JointDistribution
-from vaiom.events.rows import Columns, RowMaker, bars_of, meta_of
-from vaiom.forecast.bars import CLOCK_ALLOWANCE, MIN_BARS, check_bars, is_pandas, moment_of, moment_or_now, split_assets
-from vaiom.forecast.distribution import SHOWN_LEVELS, ReturnDistribution, ReturnPaths, sample_paths
-from vaiom.forecast.engine import BATCH, EXPORTED_SUFFIX, Engine, Probabilities, open_checkpoint, open_exported
+from vaiom.features.calendar import next_stamp
+from vaiom.features.fields import MASK_BITS, UNKNOWN_ASSET, cross_columns, inputs_of
+from vaiom.forecast.backend import (
+    BATCH,
+    EXPORTED_SUFFIX,
+    Engine,
+    Probabilities,
+    open_checkpoint,
+    open_exported,
+)
+from vaiom.forecast.bars import (
+    CLOCK_ALLOWANCE,
+    MIN_BARS,
+    check_bars,
+    is_pandas,
+    moment_of,
+    moment_or_now,
+    split_assets,
+)
 from vaiom.forecast.portfolio import join, state_after
-from vaiom.forecast.rows import History, Window, cut_window
+from vaiom.forecast.window import History, Window, cut_window
 from vaiom.market.symbols import find_pair
 from vaiom.market.timeframes import timeframe_of
 from vaiom.model.checkpoint import ModelCard
@@ -37,9 +53,17 @@ from vaiom.model.horizons import unknown_horizon
 from vaiom.run import BEST_NAME, DEFAULT_MODEL, Run, find_run, packaged_models
 
 if TYPE_CHECKING:
-    from vaiom.forecast.online import OnlineForecaster
+    from vaiom.forecast.stream import OnlineForecaster
 
-_DESCRIBED = ("corpus_sha256", "experiment", "seed", "step", "validation_bits", "splits", "vaiom_version")
+_DESCRIBED = (
+    "corpus_sha256",
+    "experiment",
+    "seed",
+    "step",
+    "validation_bits",
+    "splits",
+    "vaiom_version",
+)
 _MASK_WORDS = {
     "missing": "a price of the last bar is missing",
     "stale": "the last close repeats the one before",
@@ -59,9 +83,13 @@ class Forecaster:
     reads_other_assets: bool
     """Whether the inputs of an asset depend on other assets' bars."""
     reads: tuple[str, ...]
-    """Assets whose bars every forecast needs beside its own; empty if assets are forecast separately."""
+    """Assets whose bars every forecast needs beside its own; empty if assets are forecast
+    separately.
+    """
 
-    def __init__(self, engine: Engine, card: ModelCard, dependence: Dependence | None = None) -> None:
+    def __init__(
+        self, engine: Engine, card: ModelCard, dependence: Dependence | None = None
+    ) -> None:
         self.engine, self.card, self.dependence = engine, card, dependence
         self.tokenizer, self.config = card.tokenizer, card.config
         self.rows = RowMaker(card.config.input_fields, card.tokenizer)
@@ -74,24 +102,39 @@ class Forecaster:
         self._horizons = {each.bars: each for each in (of_next_bar(card.tokenizer), *further)}
 
     @classmethod
-    def load(cls, path: str | Path, device: str | None = "cpu", threads: int | None = None) -> Forecaster:
-        """Load a run folder's selected model, a packaged model by name, a checkpoint or an exported file.
+    def load(
+        cls, path: str | Path, device: str | None = "cpu", threads: int | None = None
+    ) -> Forecaster:
+        """Load a run folder's selected model, a packaged model by name, a checkpoint or an exported
+        file.
 
-        With `device=None` a few forecasts are faster: if the model allows it, PyTorch is not imported.
+        With `device=None` a few forecasts are faster: if the model allows it, PyTorch is not
+        imported.
         """
         file = find_run(Path(path))
         if not file.is_file():
             best = Run(file).best
             files = [best] if best.is_file() else [*file.glob(f"*{EXPORTED_SUFFIX}")]
             if len(files) != 1:
-                expected = f"a run folder with {best.name}, a folder with one {EXPORTED_SUFFIX} file, or such a file"
+                expected = (
+                    f"a run folder with {best.name}, a folder with one {EXPORTED_SUFFIX} "
+                    f"file, or such a file"
+                )
                 got = f"{len(files)} exported files" if files else "neither"
-                fix = "name one" if files else "`vaiom train` makes a run, `vaiom models` lists packaged ones"
-                raise CheckpointError("no model to load here", where=file, expected=expected, got=got, fix=fix)
+                fix = (
+                    "name one"
+                    if files
+                    else "`vaiom train` makes a run, `vaiom models` lists packaged ones"
+                )
+                raise CheckpointError(
+                    "no model to load here", where=file, expected=expected, got=got, fix=fix
+                )
             [file] = files
         if file.suffix == EXPORTED_SUFFIX:
             if device not in (None, "cpu", "auto"):
-                raise ConfigError("exported models run on CPUs", got=f"device={device}", fix="load the run folder")
+                raise ConfigError(
+                    "exported models run on CPUs", got=f"device={device}", fix="load the run folder"
+                )
             return cls(*open_exported(file, threads))
         engine, card = open_checkpoint(file, device, threads)
         fitted = Run(file.parent).dependence
@@ -105,12 +148,17 @@ class Forecaster:
         """Load a packaged model: no file, no network, no training."""
         models = packaged_models()
         if name not in models:
-            raise ConfigError("no such packaged model", expected=", ".join(models), got=name, fix="vaiom models")
+            raise ConfigError(
+                "no such packaged model", expected=", ".join(models), got=name, fix="vaiom models"
+            )
         return cls.load(models[name], device, threads)
 
     def __repr__(self) -> str:
         bars = f"{self.tokenizer.timeframe} bars of {len(self.symbols)} assets"
-        return f"<Forecaster {self.card.provenance.experiment}, {bars}, context {self.context}, {self.engine.name}>"
+        return (
+            f"<Forecaster {self.card.provenance.experiment}, {bars}, context {self.context}, "
+            f"{self.engine.name}>"
+        )
 
     def describe(self) -> dict[str, Any]:
         """The model's identity as JSON-safe values: engine, hashes, timeframe, assets, protocol."""
@@ -143,28 +191,39 @@ class Forecaster:
     def predict(
         self, bars: Any, symbol: str | None = None, *, horizon: int = 1, now: datetime | None = None
     ) -> ReturnDistribution | dict[str, ReturnDistribution]:
-        """Forecast the bar after the last, of one asset's frame or of each frame of {symbol: frame}.
+        """Forecast the bar after the last, of one asset's frame or of each frame of {symbol:
+        frame}.
 
-        With many frames and a `symbol`, only that asset is forecast, and a model that reads others reads them.
-        `horizon`, one of `horizons`, is the number of bars that the log return spans. `now`, on the bars' clock and by
-        default the present in UTC, decides whether the forecast is stale.
+        With many frames and a `symbol`, only that asset is forecast, and a model that reads others
+        reads them. `horizon`, one of `horizons`, is the number of bars that the log return spans.
+        `now`, on the bars' clock and by default the present in UTC, decides whether the forecast is
+        stale.
         """
         self.at(horizon)
         windows = self.windows(bars, symbol)
-        dists = {dist.symbol: dist for dist in self.forecast(windows, moment_or_now(now), horizon=horizon)}
+        dists = {
+            dist.symbol: dist
+            for dist in self.forecast(windows, moment_or_now(now), horizon=horizon)
+        }
         return dists if symbol is None else dists[symbol]
 
-    def joint(self, bars: Mapping[str, Any], *, horizon: int = 1, now: datetime | None = None) -> JointDistribution:
+    def joint(
+        self, bars: Mapping[str, Any], *, horizon: int = 1, now: datetime | None = None
+    ) -> JointDistribution:
         """Forecast the next returns of {symbol: frame} jointly, zero returns included.
 
-        The current dependence is estimated from some hundred common bars beyond the model's context.
+        The current dependence is estimated from some hundred common bars beyond the model's
+        context.
         """
         self.at(horizon)
         assets = self._rows_of(bars, None)
         if not assets:
             raise ConfigError("there are no bars to forecast from", expected='{"EURUSD": frame}')
         windows = [cut_window(assets, self.reads, each, self.context) for each in assets]
-        dists = {dist.symbol: dist for dist in self.forecast(windows, moment_or_now(now), horizon=horizon)}
+        dists = {
+            dist.symbol: dist
+            for dist in self.forecast(windows, moment_or_now(now), horizon=horizon)
+        }
         return join(dists, state_after(self, assets))
 
     def predict_df(
@@ -176,10 +235,11 @@ class Forecaster:
         quantile_levels: Sequence[float] = SHOWN_LEVELS,
         now: datetime | None = None,
     ) -> Any:
-        """Forecast each asset of a long frame of bars: a row per asset with the next bar's time and quantiles.
+        """Forecast each asset of a long frame of bars: a row per asset with the next bar's time and
+        quantiles.
 
-        pandas in, pandas out; Polars likewise. `predictions` are medians, all in log returns; `notes` are reasons for
-        caution.
+        pandas in, pandas out; Polars likewise. `predictions` are medians, all in log returns;
+        `notes` are reasons for caution.
         """
         dists = self.predict(split_assets(frame, id_column, timestamp_column), now=now)
         every = dists.values()
@@ -198,15 +258,21 @@ class Forecaster:
     def predict_all(self, bars: Mapping[str, Any], *, horizon: int = ...) -> dict[str, History]: ...
     @overload
     def predict_all(self, bars: Any, symbol: str, *, horizon: int = ...) -> History: ...
-    def predict_all(self, bars: Any, symbol: str | None = None, *, horizon: int = 1) -> History | dict[str, History]:
-        """Forecast after every bar of a history, each from what was known at its time, as `predict` would."""
+    def predict_all(
+        self, bars: Any, symbol: str | None = None, *, horizon: int = 1
+    ) -> History | dict[str, History]:
+        """Forecast after every bar of a history, each from what was known at its time, as `predict`
+        would.
+        """
         self.at(horizon)
         assets = self._rows_of(bars, symbol)
         histories = {}
         for each in [symbol] if symbol else assets:
             meta = self.meta(each)
             events = inputs_of(self.config, assets[each], meta)
-            probs = self.engine.probs_after_each(events, meta, self.context, horizon)[MIN_BARS - 1 :]
+            probs = self.engine.probs_after_each(events, meta, self.context, horizon)[
+                MIN_BARS - 1 :
+            ]
             columns = {name: column[MIN_BARS - 1 :] for name, column in assets[each].items()}
             known = {**assets, each: columns}
             seen = [known[other]["timestamp"] if other in known else () for other in self.reads]
@@ -223,9 +289,13 @@ class Forecaster:
         return histories if symbol is None else histories[symbol]
 
     @overload
-    def paths(self, bars: Mapping[str, Any], *, n: int = ..., seed: int | None = ...) -> dict[str, ReturnPaths]: ...
+    def paths(
+        self, bars: Mapping[str, Any], *, n: int = ..., seed: int | None = ...
+    ) -> dict[str, ReturnPaths]: ...
     @overload
-    def paths(self, bars: Any, symbol: str, *, n: int = ..., seed: int | None = ...) -> ReturnPaths: ...
+    def paths(
+        self, bars: Any, symbol: str, *, n: int = ..., seed: int | None = ...
+    ) -> ReturnPaths: ...
     def paths(
         self, bars: Any, symbol: str | None = None, *, n: int = 1000, seed: int | None = None
     ) -> ReturnPaths | dict[str, ReturnPaths]:
@@ -235,12 +305,16 @@ class Forecaster:
         """
         require_installed("scipy")
         windows = self.windows(bars, symbol)
-        dists = zip(*(self.forecast(windows, horizon=horizon) for horizon in self.horizons), strict=True)
+        dists = zip(
+            *(self.forecast(windows, horizon=horizon) for horizon in self.horizons), strict=True
+        )
         paths = {each[0].symbol: sample_paths(each, n, seed) for each in dists}
         return paths if symbol is None else paths[symbol]
 
     def at(self, horizon: int) -> Horizon:
-        """Scale, buckets and shape of the sum of this many next bars; untrained horizons are refused."""
+        """Scale, buckets and shape of the sum of this many next bars; untrained horizons are
+        refused.
+        """
         if horizon not in self._horizons:
             raise unknown_horizon(horizon, list(self.horizons[1:]))
         return self._horizons[horizon]
@@ -251,14 +325,19 @@ class Forecaster:
 
     def online(self) -> OnlineForecaster:
         """A forecaster for live bars, with a state per asset."""
-        from vaiom.forecast.online import OnlineForecaster
+        from vaiom.forecast.stream import OnlineForecaster
 
         return OnlineForecaster(self)
 
     def windows(self, bars: Any, symbol: str | None = None) -> list[Window]:
-        """The windows of many assets, or of one of them, with the cross fields that the model reads."""
+        """The windows of many assets, or of one of them, with the cross fields that the model
+        reads.
+        """
         assets = self._rows_of(bars, symbol)
-        return [cut_window(assets, self.reads, each, self.context) for each in ([symbol] if symbol else assets)]
+        return [
+            cut_window(assets, self.reads, each, self.context)
+            for each in ([symbol] if symbol else assets)
+        ]
 
     def forecast(
         self, windows: Iterable[Window], now: datetime | None = None, *, horizon: int = 1
@@ -274,17 +353,31 @@ class Forecaster:
             for start in range(0, len(indices), BATCH):
                 part = indices[start : start + BATCH]
                 metas = [self.meta(windows[index].symbol) for index in part]
-                events = [inputs_of(self.config, windows[i].columns, meta) for i, meta in zip(part, metas, strict=True)]
-                probs |= zip(part, self.engine.probs(np.stack(events), np.stack(metas), horizon), strict=True)
-        return [self.distribution(each, probs[index], now, horizon=horizon) for index, each in enumerate(windows)]
+                events = [
+                    inputs_of(self.config, windows[i].columns, meta)
+                    for i, meta in zip(part, metas, strict=True)
+                ]
+                probs |= zip(
+                    part, self.engine.probs(np.stack(events), np.stack(metas), horizon), strict=True
+                )
+        return [
+            self.distribution(each, probs[index], now, horizon=horizon)
+            for index, each in enumerate(windows)
+        ]
 
     def forecast_consecutive(self, windows: Sequence[Window]) -> list[ReturnDistribution]:
         """Forecasts of consecutive windows of one asset; each row is computed once."""
         meta = self.meta(windows[0].symbol)
-        last = [{name: column[-1:] for name, column in window.columns.items()} for window in windows[1:]]
+        last = [
+            {name: column[-1:] for name, column in window.columns.items()} for window in windows[1:]
+        ]
         events = [inputs_of(self.config, columns, meta) for columns in (windows[0].columns, *last)]
-        probs = self.engine.probs_after_each(np.concatenate(events), meta, self.context)[-len(windows) :]
-        return [self.distribution(window, each) for window, each in zip(windows, probs, strict=True)]
+        probs = self.engine.probs_after_each(np.concatenate(events), meta, self.context)[
+            -len(windows) :
+        ]
+        return [
+            self.distribution(window, each) for window, each in zip(windows, probs, strict=True)
+        ]
 
     def distribution(
         self,
@@ -295,28 +388,52 @@ class Forecaster:
         context: int | None = None,
         horizon: int = 1,
     ) -> ReturnDistribution:
-        """The forecast from the probabilities at the last row of a window; `context` is its length."""
-        at, last = self.at(horizon), {name: window.columns[name][-1:] for name in ("timestamp", "sigma20")}
+        """The forecast from the probabilities at the last row of a window; `context` is
+        its length.
+        """
+        at, last = (
+            self.at(horizon),
+            {name: window.columns[name][-1:] for name in ("timestamp", "sigma20")},
+        )
         asset, missing = int(self.meta(window.symbol)[0]), window.missing_assets
         context = len(window) if context is None else context
         as_of = moment_of(int(last["timestamp"][0]))
-        flags, step, now = int(window.columns["flags"][-1]), self.rows.step, now and moment_or_now(now)
-        stamps = (window.columns["timestamp"] if window.stamps is None else window.stamps)[-self.context :]
+        flags, step, now = (
+            int(window.columns["flags"][-1]),
+            self.rows.step,
+            now and moment_or_now(now),
+        )
+        stamps = (window.columns["timestamp"] if window.stamps is None else window.stamps)[
+            -self.context :
+        ]
         coming = moment_of(next_stamp(stamps, step))
         stale_since = coming + self.timeframe  # when the next bar has closed
-        notes = [f"masked: {words}" for name, words in _MASK_WORDS.items() if flags & int(MASK_BITS[name])]
+        notes = [
+            f"masked: {words}"
+            for name, words in _MASK_WORDS.items()
+            if flags & int(MASK_BITS[name])
+        ]
         masked, unknown = bool(notes), asset == UNKNOWN_ASSET
         old = now is not None and now > stale_since
         if old:
             notes.append(f"stale since {stale_since}: no bar of {coming} has arrived")
         if now is not None and as_of > now + CLOCK_ALLOWANCE:
-            notes.append(f"ahead of time: the last bar is of {as_of}, and it is {now:%Y-%m-%d %H:%M}")
-        elif now not in (None, as_of) and as_of + self.timeframe > now:  # the stamp itself stands for its close
-            notes.append(f"unfinished: the bar of {as_of} ends after {now:%Y-%m-%d %H:%M}, or has another clock")
+            notes.append(
+                f"ahead of time: the last bar is of {as_of}, and it is {now:%Y-%m-%d %H:%M}"
+            )
+        elif (
+            now not in (None, as_of) and as_of + self.timeframe > now
+        ):  # the stamp itself stands for its close
+            notes.append(
+                f"unfinished: the bar of {as_of} ends after {now:%Y-%m-%d %H:%M}, or has another "
+                f"clock"
+            )
         if unknown:
             known = find_pair(window.symbol) in self.tokenizer.symbols
             meant = f"; it knows {find_pair(window.symbol)}" if known else ""
-            notes.append(f"unknown asset: the model never saw it and treats it as an average one{meant}")
+            notes.append(
+                f"unknown asset: the model never saw it and treats it as an average one{meant}"
+            )
         if missing:
             notes.append(f"without other assets: no bar at {as_of} of {', '.join(missing)}")
         if context < self.context:
@@ -341,13 +458,19 @@ class Forecaster:
         )
 
     def _rows_of(self, bars: Any, symbol: str | None) -> dict[str, Columns]:
-        """Rows of whole histories: {symbol: frame} or one asset's frame; only of one asset if no other is read."""
+        """Rows of whole histories: {symbol: frame} or one asset's frame; only of one asset if no
+        other is read.
+        """
         if not isinstance(bars, Mapping):
             if symbol is None:
-                raise ConfigError("whose bars are these?", expected='symbol="EURUSD", or {"EURUSD": frame}')
+                raise ConfigError(
+                    "whose bars are these?", expected='symbol="EURUSD", or {"EURUSD": frame}'
+                )
             bars = {symbol: bars}
         if symbol is not None and symbol not in bars:
-            raise ConfigError("no bars of this asset", expected=", ".join(bars), got=f"symbol={symbol!r}")
+            raise ConfigError(
+                "no bars of this asset", expected=", ".join(bars), got=f"symbol={symbol!r}"
+            )
         assets = {}
         for each in [symbol] if symbol and not self.reads_other_assets else bars:
             min_bars = MIN_BARS if symbol in (None, each) else 1

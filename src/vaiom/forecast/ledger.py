@@ -1,8 +1,10 @@
-"""A ledger of live forecasts, recorded before their bars, and the e-value of their gain over the baseline.
+"""A ledger of live forecasts, recorded before their bars, and the e-value of their gain over the
+baseline.
 
-Each JSON line holds the SHA-256 of all bytes before it, so that no entry can be changed once a later hash is published.
-A model that, mixed with a little of the baseline, is no better reaches an e-value above 20 with probability at most
-1/20, however often one looks (Choe and Ramdas, "Comparing Sequential Forecasters").
+Each JSON line holds the SHA-256 of all bytes before it, so that no entry can be changed once a
+later hash is published. A model that, mixed with a little of the baseline, is no better reaches an
+e-value above 20 with probability at most 1/20, however often one looks (Choe and Ramdas, "Comparing
+Sequential Forecasters").
 """
 
 from __future__ import annotations
@@ -24,10 +26,10 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.codec import from_json, to_json
+from vaiom.distribution.returns import ReturnDistribution
 from vaiom.errors import DataError
 from vaiom.files import ensure_folder, flush, hold_folder
 from vaiom.forecast.bars import moment_of, seconds_of, utc_now
-from vaiom.forecast.distribution import ReturnDistribution
 
 # Share of the baseline in the tested mixture, which bounds its loss to six bits on any bar.
 _HEDGE = 1 / 64
@@ -96,7 +98,9 @@ class ForecastLedger:
         self.file, self.model, self.clock = file, model, clock
         self._last: dict[str, Entry] = {}
         self._settled: dict[tuple[str, datetime], tuple[int, float]] = {}
-        """Stamp and gain, if any, of each outcome: the last, as a wrong bar may have been removed and come again."""
+        """Stamp and gain, if any, of each outcome: the last, as a wrong bar may have been removed
+        and come again.
+        """
         self._hindsight: set[tuple[str, datetime]] = set()
         """Forecasts made again after their bar was known, because bars before it had been wrong."""
         self._e_value: tuple[int, float | None] = 0, None
@@ -115,9 +119,16 @@ class ForecastLedger:
                     raise DataError("the ledger was changed", where=file, got=got, fix=fix)
                 self._take(line, entry)
             rest = file.read_bytes()[self._size :]
-            if any(got not in (0, expected) for got, expected in zip(rest, _BEGINNING, strict=False)):
+            if any(
+                got not in (0, expected) for got, expected in zip(rest, _BEGINNING, strict=False)
+            ):
                 fix = "name a file that is not there yet"
-                raise DataError("no ledger of forecasts", where=file, got=rest[:80].decode(errors="replace"), fix=fix)
+                raise DataError(
+                    "no ledger of forecasts",
+                    where=file,
+                    got=rest[:80].decode(errors="replace"),
+                    fix=fix,
+                )
             self._truncate()
             flush(file.parent)
             self._held = stack.pop_all()
@@ -142,7 +153,11 @@ class ForecastLedger:
         """Record forecasts of different assets, but those that are already the last ones."""
         entries = []
         for dist in dists:
-            about: dict[str, Any] = {"symbol": dist.symbol, "as_of": dist.as_of, "sigma": dist.sigma}
+            about: dict[str, Any] = {
+                "symbol": dist.symbol,
+                "as_of": dist.as_of,
+                "sigma": dist.sigma,
+            }
             about |= {"probs": dist.probs.tolist(), "missing_assets": list(dist.missing_assets)}
             entries.append(Commitment(**about, model=self.model))
         with self._lock:
@@ -164,7 +179,11 @@ class ForecastLedger:
 
     def _append(self, kind: str, *entries: Entry) -> None:
         """Write lines, all or none, with one flush of the disk."""
-        time, digest, lines = self.clock().isoformat(timespec="seconds"), self._digest.copy(), list[bytes]()
+        time, digest, lines = (
+            self.clock().isoformat(timespec="seconds"),
+            self._digest.copy(),
+            list[bytes](),
+        )
         for entry in entries:
             value = {"time": time, "kind": kind, **to_json(entry), "previous": digest.hexdigest()}
             lines.append((json.dumps(value) + "\n").encode())
@@ -199,17 +218,28 @@ class ForecastLedger:
             self._settled.pop(key := (entry.symbol, entry.as_of), None)
             if key not in self._hindsight:
                 bits = entry.model_bits, entry.frequency_bits
-                self._settled[key] = seconds_of(entry.target_time), math.nan if None in bits else float(_gain(*bits))
+                self._settled[key] = (
+                    seconds_of(entry.target_time),
+                    math.nan if None in bits else float(_gain(*bits)),
+                )
         elif isinstance(entry, Removal):
-            gone = [key for key, (stamp, _) in self._settled.items() if entry.covers(key[0], moment_of(stamp))]
+            gone = [
+                key
+                for key, (stamp, _) in self._settled.items()
+                if entry.covers(key[0], moment_of(stamp))
+            ]
             self._hindsight |= {key for key in gone if entry.covers(*key)}
             for key in gone:
                 del self._settled[key]
-        self._size += len(line)  # last: what a reader computes before is not taken for the value of this size
+        self._size += len(
+            line
+        )  # last: what a reader computes before is not taken for the value of this size
 
 
 def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
-    """The complete lines, raw and parsed; None where a line is no entry or does not continue the chain."""
+    """The complete lines, raw and parsed; None where a line is no entry or does not continue the
+    chain.
+    """
     digest, (*lines, _) = hashlib.sha256(), file.read_bytes().split(b"\n")
     if lines and b"\0" in lines[-1]:
         lines.pop()  # a power cut kept its end but not its start
@@ -217,7 +247,11 @@ def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
         line = text + b"\n"
         try:
             value = json.loads(text)
-            followed, kind, _ = value.pop("previous"), value.pop("kind"), datetime.fromisoformat(value.pop("time"))
+            followed, kind, _ = (
+                value.pop("previous"),
+                value.pop("kind"),
+                datetime.fromisoformat(value.pop("time")),
+            )
             entry = from_json(_KINDS[kind], value) if followed == digest.hexdigest() else None
             if any(getattr(each, "tzinfo", None) for each in vars(entry).values()):
                 raise ValueError("a stamp has no zone")
@@ -227,8 +261,11 @@ def read_ledger(file: Path) -> Iterator[tuple[bytes, Entry | None]]:
         digest.update(line)
 
 
-def e_value(stamps: Sequence[datetime], model_bits: Sequence[float], baseline_bits: Sequence[float]) -> float:
-    """The wealth from 1 of a gambler who bets at each stamp that the model costs fewer bits than the baseline.
+def e_value(
+    stamps: Sequence[datetime], model_bits: Sequence[float], baseline_bits: Sequence[float]
+) -> float:
+    """The wealth from 1 of a gambler who bets at each stamp that the model costs fewer bits than
+    the baseline.
 
     The assets of a stamp share one bet, because their returns are not independent.
     """

@@ -1,4 +1,6 @@
-"""The data-quality report of bars: facts, gaps, the clock and findings; bad rows are findings, never errors."""
+"""The data-quality report of bars: facts, gaps, the clock and findings; bad rows are findings,
+never errors.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from vaiom.codec import Stored, to_json
 from vaiom.files import Progress
 from vaiom.market import findings
 from vaiom.market.findings import DAY, HOUR, WEEK, Finding, Severity, finding, show_stamp
-from vaiom.market.folder import PRICE_COLUMNS, conform, counted, infer_timeframe, keep_last, read_file, symbols_in
+from vaiom.market.folder import (
+    PRICE_COLUMNS,
+    conform,
+    counted,
+    infer_timeframe,
+    keep_last,
+    read_file,
+    symbols_in,
+)
 
 _EPOCH = datetime(1970, 1, 1)
 _MICRO = 1_000_000
@@ -37,7 +47,9 @@ class AssetQuality:
     last: datetime | None
     timeframe_seconds: int | None
     phase_seconds: int | None
-    """Offset of most stamps from the timeframe's steps since midnight, or Monday: 1800 for hours that begin at :30."""
+    """Offset of most stamps from the timeframe's steps since midnight, or Monday: 1800 for hours
+    that begin at :30.
+    """
     zero_return_share: float | None
     """Share of rows whose Close equals the one before; None if no two rows can be compared."""
     gaps: Gaps
@@ -54,11 +66,18 @@ class QualityReport:
 
     def plus(self, more: Mapping[str, list[Finding]]) -> QualityReport:
         """The report with more findings of some assets."""
-        assets = [replace(a, findings=_by_severity([*a.findings, *more.get(a.symbol, [])])) for a in self.assets]
+        assets = [
+            replace(a, findings=_by_severity([*a.findings, *more.get(a.symbol, [])]))
+            for a in self.assets
+        ]
         return QualityReport(assets=tuple(assets))
 
     def to_json(self) -> dict[str, Any]:
-        listed = [{"symbol": asset.symbol, **to_json(one)} for asset in self.assets for one in asset.findings]
+        listed = [
+            {"symbol": asset.symbol, **to_json(one)}
+            for asset in self.assets
+            for one in asset.findings
+        ]
         return {"assets": to_json(self.assets), "findings": listed}
 
 
@@ -72,9 +91,15 @@ def check_folder(folder: Path, progress: Progress | None = None) -> QualityRepor
     assets = [check_bars(symbol, read_file(folder / f"{symbol}.parquet")) for symbol in symbols]
     grids = {asset.symbol: (asset.timeframe_seconds, asset.phase_seconds) for asset in assets}
     [(usual, _)] = Counter(grids.values()).most_common(1)
-    summary = "bars that begin at other moments than those of most assets here, and are never read beside them"
+    summary = (
+        "bars that begin at other moments than those of most assets here, and are never "
+        "read beside them"
+    )
     others = [asset for asset in assets if grids[asset.symbol] != usual]
-    found = {asset.symbol: finding("other_grid", Severity.WARNING, asset.rows, summary) for asset in others}
+    found = {
+        asset.symbol: finding("other_grid", Severity.WARNING, asset.rows, summary)
+        for asset in others
+    }
     return QualityReport(assets=tuple(assets)).plus(found)
 
 
@@ -92,7 +117,12 @@ def check_bars(symbol: str, bars: pl.DataFrame) -> AssetQuality:
     gaps, gap_findings = find_gaps(stamps, timeframe)
     clock, clock_findings = read_clock(stamps, timeframe)
     phase, stamp_findings = check_stamps(bars, timeframe)
-    found = [*stamp_findings, *findings.check_values(bars), *higher_findings, *findings.find_scale(symbol, usable)]
+    found = [
+        *stamp_findings,
+        *findings.check_values(bars),
+        *higher_findings,
+        *findings.find_scale(symbol, usable),
+    ]
     for check in (findings.find_spikes, findings.find_stale_runs, findings.find_repeated_blocks):
         found += check(usable)
     return AssetQuality(
@@ -110,14 +140,20 @@ def check_bars(symbol: str, bars: pl.DataFrame) -> AssetQuality:
 
 
 def check_stamps(bars: pl.DataFrame, timeframe: int | None) -> tuple[int | None, list[Finding]]:
-    """The usual phase; missing, repeated, unordered and off-grid stamps of rows in their original order."""
+    """The usual phase; missing, repeated, unordered and off-grid stamps of rows in their original
+    order.
+    """
     stamp = pl.col("Datetime")
     repeated = ~stamp.is_first_distinct() & stamp.is_not_null()
     unordered = stamp < stamp.cum_max().shift().forward_fill()
-    step, hour = timeframe * _MICRO if timeframe and timeframe <= WEEK else 1, HOUR * _MICRO  # months differ in length
+    step, hour = (
+        timeframe * _MICRO if timeframe and timeframe <= WEEK else 1,
+        HOUR * _MICRO,
+    )  # months differ in length
     phases = (bars["Datetime"].dt.epoch("us") - _MONDAY * _MICRO) % step
     usual: Any = phases.drop_nulls().mode().min()
-    # Longer bars that begin with a session are shifted by an hour for half of the year if it has daylight saving.
+    # Longer bars that begin with a session are shifted by an hour for half of the year if it has
+    # daylight saving.
     allowed = [0, hour, step - hour] if step > hour else [0]
     off_grid = ~pl.lit((phases - (usual or 0)) % step).is_in(allowed)
     return usual // _MICRO if timeframe else None, findings.row_findings(
@@ -125,7 +161,12 @@ def check_stamps(bars: pl.DataFrame, timeframe: int | None) -> tuple[int | None,
         ("missing_stamp", Severity.ERROR, "rows without a stamp", stamp.is_null()),
         ("duplicate_stamp", Severity.ERROR, "rows whose stamp came before", repeated),
         ("unordered_stamp", Severity.ERROR, "rows that go back in time", unordered),
-        ("off_grid_stamp", Severity.WARNING, "rows between the left edges of their timeframe", off_grid),
+        (
+            "off_grid_stamp",
+            Severity.WARNING,
+            "rows between the left edges of their timeframe",
+            off_grid,
+        ),
     )
 
 
@@ -153,26 +194,37 @@ class Gaps:
 
 
 def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Finding]]:
-    """Bins missing where most of the neighbouring weeks have one; `stamps` are sorted and not null."""
+    """Bins missing where most of the neighbouring weeks have one; `stamps` are sorted and
+    not null.
+    """
     if timeframe is None or timeframe > DAY or WEEK % timeframe:
         return Gaps(), []
     bin_seconds = max(timeframe, 60)
     seconds = stamps.dt.epoch("s").to_numpy()
     origin = (int(seconds[0]) - _MONDAY) // WEEK * WEEK + _MONDAY
     bins = np.unique((seconds - origin) // bin_seconds)
-    phase = int(np.bincount((seconds - origin) % bin_seconds).argmax())  # 1,800 for hours that begin at :30
+    phase = int(
+        np.bincount((seconds - origin) % bin_seconds).argmax()
+    )  # 1,800 for hours that begin at :30
     if len(bins) < (bins[-1] - bins[0]) / 100:
         # So sparse that a stamp must be wrong: the smaller side of the widest step is reported.
         after = int(np.diff(seconds).argmax()) + 1
         far = stamps[:after] if 2 * after <= len(stamps) else stamps[after:]
         summary = "rows far from all others in time; missing bars are not counted"
-        return Gaps(), finding("far_stamp", Severity.WARNING, len(far), summary, map(show_stamp, far))
+        return Gaps(), finding(
+            "far_stamp", Severity.WARNING, len(far), summary, map(show_stamp, far)
+        )
     per_week = WEEK // bin_seconds
     present = np.zeros((int(bins[-1]) // per_week + 1, per_week), dtype=np.int8)
     present.reshape(-1)[bins] = 1
     # The number of neighbouring weeks in which each bin is present, and the number of such weeks.
     padded = np.pad(present, ((_NEIGHBOUR_WEEKS, _NEIGHBOUR_WEEKS), (0, 0)))
-    near = np.lib.stride_tricks.sliding_window_view(padded, 2 * _NEIGHBOUR_WEEKS + 1, axis=0).sum(axis=-1) - present
+    near = (
+        np.lib.stride_tricks.sliding_window_view(padded, 2 * _NEIGHBOUR_WEEKS + 1, axis=0).sum(
+            axis=-1
+        )
+        - present
+    )
     week = np.arange(len(present))
     num_near = np.minimum(week, _NEIGHBOUR_WEEKS) + np.minimum(week[::-1], _NEIGHBOUR_WEEKS)
     expected = np.flatnonzero(2 * near > num_near[:, None])
@@ -181,33 +233,50 @@ def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Find
     closures = []
     for first, last in zip(*findings.find_runs(missing), strict=True):
         numbers = (int(expected[first]), int(expected[last]) + 1)
-        start, end = (_EPOCH + timedelta(seconds=origin + phase + number * bin_seconds) for number in numbers)
-        closures.append(Closure(start=start, end=end, bins=int(last - first) + 1, holiday=_is_holiday(start, end)))
+        start, end = (
+            _EPOCH + timedelta(seconds=origin + phase + number * bin_seconds) for number in numbers
+        )
+        closures.append(
+            Closure(
+                start=start, end=end, bins=int(last - first) + 1, holiday=_is_holiday(start, end)
+            )
+        )
     closures.sort(key=lambda closure: -closure.bins)
     fewest = max(2, 6 * HOUR / bin_seconds)
     long = [closure for closure in closures if closure.bins >= fewest and not closure.holiday]
-    summary = f"bars missing from usual trading hours in long stretches ({len(long)}), holidays apart"
+    summary = (
+        f"bars missing from usual trading hours in long stretches ({len(long)}), holidays apart"
+    )
     return Gaps(
         expected_bins=len(expected),
         missing_bins=int(missing.sum()),
         missing_on_holidays=sum(closure.bins for closure in closures if closure.holiday),
-        longest_closures=tuple(closure for closure in closures[: findings.NUM_EXAMPLES] if closure.bins > 1),
+        longest_closures=tuple(
+            closure for closure in closures[: findings.NUM_EXAMPLES] if closure.bins > 1
+        ),
     ), finding("gap", Severity.INFO, sum(closure.bins for closure in long), summary, map(str, long))
 
 
 def _is_holiday(start: datetime, end: datetime) -> bool:
-    """Inside the Christmas and New Year fortnight, or from Maundy Thursday evening to Easter Monday."""
+    """Inside the Christmas and New Year fortnight, or from Maundy Thursday evening to Easter
+    Monday.
+    """
     last = (end - timedelta(seconds=1)).date()
     turn = start.year if start.month > 6 else start.year - 1
     easter = _easter(start.year)
-    holidays = (date(turn, 12, 23), date(turn + 1, 1, 3)), (easter - timedelta(days=3), easter + timedelta(days=1))
+    holidays = (
+        (date(turn, 12, 23), date(turn + 1, 1, 3)),
+        (easter - timedelta(days=3), easter + timedelta(days=1)),
+    )
     return any(begins <= start.date() and last <= ends for begins, ends in holidays)
 
 
 def _easter(year: int) -> date:
     """Easter Sunday of the Gregorian calendar (the anonymous algorithm)."""
     century, of_century = divmod(year, 100)
-    moon = (19 * (year % 19) + century - century // 4 - (century - (century + 8) // 25 + 1) // 3 + 15) % 30
+    moon = (
+        19 * (year % 19) + century - century // 4 - (century - (century + 8) // 25 + 1) // 3 + 15
+    ) % 30
     weekday = (32 + 2 * (century % 4) + 2 * (of_century // 4) - moon - of_century % 4) % 7
     late = (year % 19 + 11 * moon + 22 * weekday) // 451
     month, day = divmod(moon + weekday - 7 * late + 114, 31)
@@ -222,7 +291,9 @@ def _week_time(seconds: int | None) -> str | None:
 
 
 WeekTime = Annotated[int | None, Stored(encode=_week_time, decode=str)]
-"""Seconds from Monday midnight, None if there are too few weeks; stored as a day and a time, never read back."""
+"""Seconds from Monday midnight, None if there are too few weeks; stored as a day and a time, never
+read back.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +307,9 @@ class Era:
     close_summer: WeekTime
     close_winter: WeekTime
     follows: Annotated[str | None, Stored("daylight_saving")]
-    """Whose daylight saving decides between summer and winter: "US", "EU", or None if no week shows it."""
+    """Whose daylight saving decides between summer and winter: "US", "EU", or None if no week shows
+    it.
+    """
 
     def __str__(self) -> str:
         years = "-".join(str(year) for year in sorted(set(self.years)))
@@ -244,25 +317,39 @@ class Era:
         if moves := None not in (summer, winter) and summer != winter:
             opening, clock = f"{summer} in summer, {winter} in winter", "follows"
         else:
-            season = "in winter" if summer is None else "in summer" if winter is None else "all year"
+            season = (
+                "in winter" if summer is None else "in summer" if winter is None else "all year"
+            )
             opening, clock = f"{summer or winter} {season}", "on a clock that moves with"
         daylight = f", {clock} {self.follows} daylight saving" if self.follows else ""
-        # An opening that never moves is New York's own clock, or a clock and a market without daylight saving.
+        # An opening that never moves is New York's own clock, or a clock and a market without
+        # daylight saving.
         doubt = ", or neither clock nor market moves" if self.follows == "US" and not moves else ""
         zone = ""
         if self.close_winter is not None and self.close_summer is not None:
             # The zone follows from when spot currencies and metals close.
-            offsets = (self.close_winter - _WINTER_CLOSE_UTC, self.close_summer - (_WINTER_CLOSE_UTC - HOUR))
+            offsets = (
+                self.close_winter - _WINTER_CLOSE_UTC,
+                self.close_summer - (_WINTER_CLOSE_UTC - HOUR),
+            )
             if all(offset % HOUR == 0 and abs(offset) <= 14 * HOUR for offset in offsets):
-                in_winter, in_summer = (f"UTC{offset // HOUR:+d}" if offset else "UTC" for offset in offsets)
-                name = in_winter if in_winter == in_summer else f"{in_winter} in winter, {in_summer} in summer"
+                in_winter, in_summer = (
+                    f"UTC{offset // HOUR:+d}" if offset else "UTC" for offset in offsets
+                )
+                name = (
+                    in_winter
+                    if in_winter == in_summer
+                    else f"{in_winter} in winter, {in_summer} in summer"
+                )
                 zone = f"; {name} if Friday closes at 17:00 New York"
         return f"{years}: opens {opening}{daylight}{zone}{doubt}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """The clock of the stamps as weekly openings show it: eras, and a sentence about the last one."""
+    """The clock of the stamps as weekly openings show it: eras, and a sentence about the
+    last one.
+    """
 
     statement: str
     eras: tuple[Era, ...] = ()
@@ -274,7 +361,10 @@ def read_clock(stamps: pl.Series, timeframe: int | None) -> tuple[Clock, list[Fi
         return Clock(statement="bars of an hour or less are needed to see the weekly opening"), []
     weekends = _find_weekends(stamps, timeframe)
     if len(weekends) < _FEWEST_WEEKS:
-        return Clock(statement="no weekly opening: the asset trades through the weekend, or the span is too short"), []
+        return Clock(
+            statement="no weekly opening: the asset trades through the weekend, or the span is "
+            "too short"
+        ), []
     eras: list[Era] = []
     for (number,), weeks in weekends.group_by("year", maintain_order=True):
         year = _year_era(number, weeks)
@@ -282,7 +372,9 @@ def read_clock(stamps: pl.Series, timeframe: int | None) -> tuple[Clock, list[Fi
         times = (*opening, "close_summer", "close_winter")
         known = {name: value for name in times if (value := getattr(year, name)) is not None}
         # Consecutive years that do not contradict each other are one era, and complete each other.
-        if eras and all(getattr(eras[-1], name) in (None, known[name]) for name in opening if name in known):
+        if eras and all(
+            getattr(eras[-1], name) in (None, known[name]) for name in opening if name in known
+        ):
             span, num_weeks = (eras[-1].years[0], year.years[1]), eras[-1].weeks + year.weeks
             eras[-1] = replace(eras[-1], years=span, weeks=num_weeks, **known)
         else:
@@ -294,12 +386,16 @@ def read_clock(stamps: pl.Series, timeframe: int | None) -> tuple[Clock, list[Fi
 
 
 def _find_weekends(stamps: pl.Series, timeframe: int) -> pl.DataFrame:
-    """One row per weekend: opening and closing in seconds of the week, and whether US and EU had daylight saving."""
+    """One row per weekend: opening and closing in seconds of the week, and whether US and EU had
+    daylight saving.
+    """
 
     def daylight(zone: str) -> pl.Expr:
         # Noon is hours after any change; a naive clock can mislead on the Sunday of a change alone.
         noon = pl.col("opened").dt.truncate("1d").dt.offset_by("12h")
-        return noon.dt.replace_time_zone("UTC").dt.convert_time_zone(zone).dt.dst_offset() > pl.duration(seconds=0)
+        return noon.dt.replace_time_zone("UTC").dt.convert_time_zone(
+            zone
+        ).dt.dst_offset() > pl.duration(seconds=0)
 
     def second_of_week(stamp: pl.Expr) -> pl.Expr:
         # To the nearest half hour: the first and last minutes of a week may have no bar.
@@ -326,7 +422,11 @@ def _year_era(year: Any, weeks: pl.DataFrame) -> Era:
         return times.mode().min() if len(times) >= _FEWEST_WEEKS else None
 
     seasons = {"summer": us & eu, "winter": ~us & ~eu}
-    times = {f"{what}_{name}": usual(what, season) for name, season in seasons.items() for what in ("open", "close")}
+    times = {
+        f"{what}_{name}": usual(what, season)
+        for name, season in seasons.items()
+        for what in ("open", "close")
+    }
     summer, winter = times["open_summer"], times["open_winter"]
     follows = None
     if summer is not None and winter is not None:

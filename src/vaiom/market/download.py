@@ -1,7 +1,8 @@
-"""One-minute bid candles from Dukascopy: fetched by day, resumed wherever a run ended, verified by checksum.
+"""One-minute bid candles from Dukascopy: fetched by day, resumed wherever a run ended, verified by
+checksum.
 
-Enters: symbols and a half-open range of UTC days. Leaves: a bar folder with its manifest, and in its folder `raw` every
-file as the server sent it, with a ledger of finished days.
+Enters: symbols and a half-open range of UTC days. Leaves: a bar folder with its manifest, and in
+its folder `raw` every file as the server sent it, with a ledger of finished days.
 Paper: "Market Data, Price Convention and Bar Construction" (the source of the one-minute bars).
 """
 
@@ -65,7 +66,9 @@ class FeedFile(NamedTuple):
         start = datetime.combine(self.date, time())
         try:
             if self.hour is not None:
-                return read_source(Origin(path=Path(self.path)), content, Options()).bars.select(folder.BAR_COLUMNS)
+                return read_source(Origin(path=Path(self.path)), content, Options()).bars.select(
+                    folder.BAR_COLUMNS
+                )
             bars = decode_candles(content, start, price_scale_of(self.symbol), self)
             require_ordered(bars["Datetime"], self)
         except DataError as error:
@@ -94,10 +97,12 @@ def download(
     timeout: float = 20.0,
     progress: files.Progress | None = None,
 ) -> dict[str, Any]:
-    """Download the days [first, last) of every symbol into `out`; finished days are not requested again.
+    """Download the days [first, last) of every symbol into `out`; finished days are not requested
+    again.
 
-    Days of earlier runs stay in the bars. Returns the manifest's entries of these symbols, and how many days were
-    requested, were there already, and are left to a later run: not over, not published, or doubtful.
+    Days of earlier runs stay in the bars. Returns the manifest's entries of these symbols, and how
+    many days were requested, were there already, and are left to a later run: not over, not
+    published, or doubtful.
     """
     symbols = _check_request(symbols, first, last, workers, requests_per_second, attempts, timeout)
     server = FileServer(base_url.rstrip("/"), requests_per_second, attempts, timeout)
@@ -113,13 +118,20 @@ def download(
         num_there = len(wanted) - len(missing)
         with closing(server.fetch_all(missing, workers)) as answers:
             failed, num_unsettled = _record(ledger, answers, progress, num_there, len(wanted))
-        failed = {day: "it is no longer there" for day in known & {*missing} if not ledger.is_finished(day)} | failed
+        failed = {
+            day: "it is no longer there"
+            for day in known & {*missing}
+            if not ledger.is_finished(day)
+        } | failed
         failing = {day.symbol for day in failed}
         entries = _publish(out, [symbol for symbol in symbols if symbol not in failing], ledger)
     if failed:
         raise _failure(f"{len(failed)} of {len(wanted)} days could not be downloaded", failed)
     if empty := [symbol for symbol in symbols if symbol not in entries]:
-        where, fix = f"{', '.join(empty)}, {first} to {last}", "check the symbol, the days and the address"
+        where, fix = (
+            f"{', '.join(empty)}, {first} to {last}",
+            "check the symbol, the days and the address",
+        )
         raise DataError("the server has no bars", where=where, fix=fix)
     counts = {"days_asked_for": len(missing), "days_already_there": num_there}
     return {"symbols": entries, **counts, "days_unsettled": len(not_over) + num_unsettled}
@@ -128,25 +140,40 @@ def download(
 def _check_request(symbols: Iterable[str], first: date, last: date, *limits: float) -> list[str]:
     """Refuse senseless values; returns the symbols in capitals, each once."""
     if min(limits) <= 0:
-        raise ConfigError("workers, requests per second, attempts and timeout must be positive", got=limits)
+        raise ConfigError(
+            "workers, requests per second, attempts and timeout must be positive", got=limits
+        )
     if first >= last:
         expected = "--from before --to, which is not included"
         raise ConfigError("no day to download", expected=expected, got=f"{first} to {last}")
     if first >= _today():
-        raise ConfigError("the first day is not over yet", expected=f"a day before {_today()}, in UTC", got=first)
+        raise ConfigError(
+            "the first day is not over yet", expected=f"a day before {_today()}, in UTC", got=first
+        )
     unique = list(dict.fromkeys(folder.check_symbol(symbol).upper() for symbol in symbols))
     if not unique:
-        raise ConfigError("no symbol to download", expected="one symbol or more, as in EURUSD XAUUSD")
+        raise ConfigError(
+            "no symbol to download", expected="one symbol or more, as in EURUSD XAUUSD"
+        )
     for symbol in unique:
-        fix = "check the spelling; files of other instruments come in with `vaiom data import --price-scale`"
+        fix = (
+            "check the spelling; files of other instruments come in with `vaiom data import "
+            "--price-scale`"
+        )
         price_scale_of(symbol, fix=fix)
     return unique
 
 
 def _record(
-    ledger: Ledger, answers: Iterator[Answer], progress: files.Progress | None, num_done: int, total: int
+    ledger: Ledger,
+    answers: Iterator[Answer],
+    progress: files.Progress | None,
+    num_done: int,
+    total: int,
 ) -> tuple[dict[FeedFile, str], int]:
-    """Record days as their final answers arrive; returns the days that failed, and how many are not settled."""
+    """Record days as their final answers arrive; returns the days that failed, and how many are not
+    settled.
+    """
     failed: dict[FeedFile, str] = {}
     doubtful: dict[str, list[FeedFile]] = {}
     known_symbols: set[str] = set()
@@ -156,7 +183,9 @@ def _record(
         if isinstance(answer, UnavailableError):
             failed[day] = str(answer)
             if failures_in_a_row >= 8:  # the server is down, rather than some of its days damaged
-                raise _failure("the server does not answer; the other days were not requested", failed)
+                raise _failure(
+                    "the server does not answer; the other days were not requested", failed
+                )
         elif isinstance(answer, Exception):
             raise answer
         elif answer[0]:
@@ -166,8 +195,9 @@ def _record(
             num_unpublished += 1
         else:
             doubtful.setdefault(day.symbol, []).append(day)
-        # A server that has moved, or a misspelt address, also answers "not found" and must not fill the ledger:
-        # an empty day is final only once the server has sent bars of the symbol in this run.
+        # A server that has moved, or a misspelt address, also answers "not found" and must not fill
+        # the ledger: an empty day is final only once the server has sent bars of the symbol in this
+        # run.
         for empty in doubtful.pop(day.symbol, []) if day.symbol in known_symbols else []:
             ledger.record(empty, *_EMPTY)
         if progress:
@@ -205,7 +235,9 @@ class FileServer:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"https?://([\w.-]+|\[[\da-fA-F:]+\])(:\d+)?(/\S*)?", self.base_url):
             expected = "http://... or https://..."
-            raise ConfigError("not an address to download from", expected=expected, got=repr(self.base_url))
+            raise ConfigError(
+                "not an address to download from", expected=expected, got=repr(self.base_url)
+            )
 
     def wait(self) -> None:
         """Wait until the next request may start."""
@@ -224,7 +256,9 @@ class FileServer:
             self._next_start = max(self._next_start, monotonic() + seconds)
 
     def fetch_all(self, days: Sequence[FeedFile], workers: int) -> Generator[Answer, None, None]:
-        """Fetch and decode in several threads; yields every day once, with its file or the error."""
+        """Fetch and decode in several threads; yields every day once, with its file or the
+        error.
+        """
         pending, answers = iter(days), SimpleQueue[Answer]()
 
         def work() -> None:
@@ -276,7 +310,9 @@ class FileServer:
 
     def _get(self, url: str) -> bytes | None:
         """The complete body of a response, or None if there is no such file."""
-        request = Request(url, headers={"User-Agent": f"vaiom/{__version__}", "Accept-Encoding": "identity"})
+        request = Request(
+            url, headers={"User-Agent": f"vaiom/{__version__}", "Accept-Encoding": "identity"}
+        )
         try:
             with self._opener.open(request, timeout=self.timeout_s) as response:
                 status, headers = response.status, response.headers
@@ -289,7 +325,9 @@ class FileServer:
             return None
         if status in (408, 425, 429) or status >= 500:
             retry_after = headers.get("Retry-After", "")
-            self.pause(min(float(retry_after) if retry_after.isdecimal() else 0.0, LONGEST_RETRY_AFTER_S))
+            self.pause(
+                min(float(retry_after) if retry_after.isdecimal() else 0.0, LONGEST_RETRY_AFTER_S)
+            )
             raise UnavailableError(f"HTTP {status}")
         if status != 200:
             moved = headers.get("Location")
@@ -299,7 +337,8 @@ class FileServer:
             raise DataError(problem, where=url, expected=expected, got=got, fix=fix)
         if len(body) > LARGEST_BODY_BYTES:
             raise UnavailableError(f"a body of more than {LARGEST_BODY_BYTES} bytes")
-        # A bounded read does not notice a connection that closed early, so the count is compared here.
+        # A bounded read does not notice a connection that closed early, so the count is compared
+        # here.
         announced = headers.get("Content-Length")
         if announced is not None and announced != str(len(body)):
             raise UnavailableError(f"a truncated body: {len(body)} of {announced} bytes")
@@ -307,7 +346,9 @@ class FileServer:
 
 
 class _RawResponses(HTTPErrorProcessor):
-    """Responses of any status are returned, and no redirect is followed: data comes from the user's address alone."""
+    """Responses of any status are returned, and no redirect is followed: data comes from the user's
+    address alone.
+    """
 
     def http_response(self, request: Request, response: HTTPResponse) -> HTTPResponse:
         return response
@@ -328,9 +369,11 @@ class Line:
 
 
 class Ledger:
-    """The raw files of a download, and a file with a line per finished day; the last line of a day counts.
+    """The raw files of a download, and a file with a line per finished day; the last line of a day
+    counts.
 
-    A run may be killed at any byte: days with a torn line, or a file without a line, are not finished.
+    A run may be killed at any byte: days with a torn line, or a file without a line, are not
+    finished.
     """
 
     def __init__(self, path: Path) -> None:
@@ -353,10 +396,16 @@ class Ledger:
         line, file = self._lines.get(day), self.folder / day.path
         if line is None or line.status == "empty":
             return line is not None and not file.exists()
-        return file.is_file() and file.stat().st_size == line.bytes and files.sha256_file(file) == line.sha256
+        return (
+            file.is_file()
+            and file.stat().st_size == line.bytes
+            and files.sha256_file(file) == line.sha256
+        )
 
     def record(self, day: FeedFile, content: bytes, bars: pl.DataFrame) -> None:
-        """Store a day: first its file, then its line. No content means that the server has no such day."""
+        """Store a day: first its file, then its line. No content means that the server has no such
+        day.
+        """
         file = self.folder / day.path
         if content:
             files.write_bytes(file, content)
@@ -375,7 +424,9 @@ class Ledger:
 
 
 def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any]:
-    """Write bars and manifest of symbols whose days are all finished; returns the entries of those with bars."""
+    """Write bars and manifest of symbols whose days are all finished; returns the entries of those
+    with bars.
+    """
     entries: dict[str, Any] = {}
     for symbol in symbols:
         lines = ledger.lines(symbol)
@@ -387,8 +438,11 @@ def _publish(out: Path, symbols: Iterable[str], ledger: Ledger) -> dict[str, Any
             continue
         raw = {
             "name": f"{RAW_NAME}/{LEDGER_NAME}",
-            # One checksum for all raw data of a symbol, whatever the order in which its days arrived.
-            "sha256": files.sha256_of(b"\n".join(files.canonical_json(to_json(line)) for line in lines.values())),
+            # One checksum for all raw data of a symbol, whatever the order in which its days
+            # arrived.
+            "sha256": files.sha256_of(
+                b"\n".join(files.canonical_json(to_json(line)) for line in lines.values())
+            ),
             "bytes": sum(line.bytes for line in lines.values()),
             "format": "dukascopy",
             "rows": sum(line.rows for line in lines.values()),
@@ -415,12 +469,15 @@ def _own_manifest(out: Path, symbols: Iterable[str]) -> dict[str, Any]:
     """The manifest to extend; refuses to overwrite bars of another source."""
     manifest = folder.open_manifest(out)
     for symbol in symbols:
-        # A run that was killed between bars and manifest leaves bars of ours that have no entry yet.
+        # A run that was killed between bars and manifest leaves bars of ours that have no entry
+        # yet.
         source = manifest["symbols"].get(symbol, {"source": SOURCE}).get("source")
         is_ours = source == SOURCE and (out / RAW_NAME / LEDGER_NAME).exists()
         if (file := out / f"{symbol}.parquet").exists() and not is_ours:
             fix = "choose another --out, or remove the file"
-            raise DataError("these bars came from elsewhere and are not overwritten", where=file, fix=fix)
+            raise DataError(
+                "these bars came from elsewhere and are not overwritten", where=file, fix=fix
+            )
     return manifest
 
 

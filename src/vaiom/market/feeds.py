@@ -1,7 +1,7 @@
 """Sources of the newest bars: Dukascopy, an exchange, or files that another program writes.
 
-Enters: the name of a source. Leaves: the bars of an asset from a moment on, as fine as the source has them. Bars may be
-repeated, out of order, late or still changing: the caller handles that.
+Enters: the name of a source. Leaves: the bars of an asset from a moment on, as fine as the source
+has them. Bars may be repeated, out of order, late or still changing: the caller handles that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Feed(Protocol):
     def date(self) -> datetime | None:
         """The time of its last answer by its own clock, in UTC, if known."""
 
-    def read(self, symbol: str, since: datetime, now: datetime) -> tuple[pl.DataFrame, timedelta | None]:
+    def read(
+        self, symbol: str, since: datetime, now: datetime
+    ) -> tuple[pl.DataFrame, timedelta | None]:
         """An asset's bars, at least those from `since` until `now`, and their step if known."""
 
 
@@ -68,7 +70,9 @@ class Dukascopy:
 
     pauses_s, in_utc = (10.0, 600.0), True
 
-    def __init__(self, base_url: str, *, per_second: float = 8.0, attempts: int = 2, timeout_s: float = 20.0) -> None:
+    def __init__(
+        self, base_url: str, *, per_second: float = 8.0, attempts: int = 2, timeout_s: float = 20.0
+    ) -> None:
         self.server = FileServer(base_url.rstrip("/"), per_second, attempts, timeout_s)
         self._settled: dict[FeedFile, tuple[int, pl.DataFrame]] = {}
         """Files that do not change any more: their bars, and how many answers agree on them."""
@@ -77,7 +81,9 @@ class Dukascopy:
     def date(self) -> datetime | None:
         return _parse_date(self.server.date)
 
-    def read(self, symbol: str, since: datetime, now: datetime) -> tuple[pl.DataFrame, timedelta | None]:
+    def read(
+        self, symbol: str, since: datetime, now: datetime
+    ) -> tuple[pl.DataFrame, timedelta | None]:
         price_scale_of(symbol, "follow it from another source")
         self.server.date = None
         files: list[tuple[FeedFile, datetime]] = []
@@ -89,10 +95,16 @@ class Dukascopy:
             else:
                 hours = (start + number * _ONE_HOUR for number in range(24))
                 over = [hour for hour in hours if since < hour + _ONE_HOUR <= now]
-                files += [(FeedFile(symbol, hour.date(), hour.hour), hour + _ONE_HOUR) for hour in over]
+                files += [
+                    (FeedFile(symbol, hour.date(), hour.hour), hour + _ONE_HOUR) for hour in over
+                ]
             start += _ONE_DAY
         requested = {file for file, _ in files}
-        self._settled = {file: old for file, old in self._settled.items() if file.symbol != symbol or file in requested}
+        self._settled = {
+            file: old
+            for file, old in self._settled.items()
+            if file.symbol != symbol or file in requested
+        }
         parts = [pl.DataFrame(schema=BAR_SCHEMA)]
         for file, end in files:
             num_answers, bars = self._settled.get(file, (0, parts[0]))
@@ -111,7 +123,10 @@ class Exchange:
 
     def __init__(self, exchange: Any, timeframe: str) -> None:
         self.exchange = exchange
-        steps = {timedelta(seconds=exchange.parse_timeframe(name)): name for name in exchange.timeframes or ()}
+        steps = {
+            timedelta(seconds=exchange.parse_timeframe(name)): name
+            for name in exchange.timeframes or ()
+        }
         fitting = [step for step in steps if not timeframe_of(timeframe) % step]
         if not fitting:
             got = ", ".join(steps.values()) or "none"
@@ -123,11 +138,21 @@ class Exchange:
     def date(self) -> datetime | None:
         return _parse_date((self.exchange.last_response_headers or {}).get("Date"))
 
-    def read(self, symbol: str, since: datetime, now: datetime) -> tuple[pl.DataFrame, timedelta | None]:
-        markets = [m for m in self.exchange.load_markets().values() if f"{m['base']}{m['quote']}" == symbol]
+    def read(
+        self, symbol: str, since: datetime, now: datetime
+    ) -> tuple[pl.DataFrame, timedelta | None]:
+        markets = [
+            m for m in self.exchange.load_markets().values() if f"{m['base']}{m['quote']}" == symbol
+        ]
         if not markets:
-            raise DataError(f"{self.exchange.id} has no such market", got=symbol, fix="follow it from another source")
-        market = str(min(markets, key=lambda m: not m.get("spot"))["symbol"])  # spot before all others
+            raise DataError(
+                f"{self.exchange.id} has no such market",
+                got=symbol,
+                fix="follow it from another source",
+            )
+        market = str(
+            min(markets, key=lambda m: not m.get("spot"))["symbol"]
+        )  # spot before all others
         start, end = (since - _EPOCH) // _MILLISECOND, (now - self.step - _EPOCH) // _MILLISECOND
         last = -1
         rows: list[list[Any]] = []
@@ -151,17 +176,29 @@ class Files:
     def __init__(self, path: Path, options: Options) -> None:
         self.path, self.options = path, options
         self._read: dict[Path, tuple[tuple[int, int], str | None, FileBars | DataError]] = {}
-        """Size and time of each file when it was last read, its symbol, and its bars or its error."""
+        """Size and time of each file when it was last read, its symbol, and its bars or its error.
+        """
         self._combined: dict[str, tuple[pl.DataFrame, timedelta | None]] = {}
 
-    def read(self, symbol: str, since: datetime, now: datetime) -> tuple[pl.DataFrame, timedelta | None]:
+    def read(
+        self, symbol: str, since: datetime, now: datetime
+    ) -> tuple[pl.DataFrame, timedelta | None]:
         self._read_changes()
         if symbol not in self._combined:
-            own, unknown = ([each[2] for each in self._read.values() if each[1] == name] for name in (symbol, None))
+            own, unknown = (
+                [each[2] for each in self._read.values() if each[1] == name]
+                for name in (symbol, None)
+            )
             for error in (result for result in own or unknown if isinstance(result, DataError)):
                 raise error
-            sources = [result for result in own if isinstance(result, FileBars) and len(result.bars)]
-            bars = combine(symbol, sources, self.options)[0] if sources else pl.DataFrame(schema=BAR_SCHEMA)
+            sources = [
+                result for result in own if isinstance(result, FileBars) and len(result.bars)
+            ]
+            bars = (
+                combine(symbol, sources, self.options)[0]
+                if sources
+                else pl.DataFrame(schema=BAR_SCHEMA)
+            )
             self._combined[symbol] = bars, infer_timeframe(bars["Datetime"])
         return self._combined[symbol]
 
@@ -176,7 +213,11 @@ class Files:
                 try:
                     self._read[path] = (state, *read_one(path, self.options))
                 except DataError as error:
-                    self._read[path] = (state, given_symbol(path, self.options) or find_pair(path.name), error)
+                    self._read[path] = (
+                        state,
+                        given_symbol(path, self.options) or find_pair(path.name),
+                        error,
+                    )
         if self._read.keys() != states.keys():
             self._combined.clear()
             self._read = {path: self._read[path] for path in states}

@@ -27,13 +27,17 @@ Numbers = NDArray[np.int64]
 
 _FEWEST_OTHERS = 4  # a correct row often spans the range of fewer
 _COVERS = 0.9
-"""Share of the range of a period's other rows: the extremes of a bar of another feed differ by spreads."""
+"""Share of the range of a period's other rows: the extremes of a bar of another feed differ by
+spreads.
+"""
 _NEIGHBOURS = 20
 _FEWEST_TICKS, _TICK_ROWS = 3.5, 501
 
 
 class Severity(StrEnum):
-    """`error`: do not train on it. `warning`: look, then decide. `info`: how the data is, not a fault."""
+    """`error`: do not train on it. `warning`: look, then decide. `info`: how the data is, not a
+    fault.
+    """
 
     ERROR = "error"
     WARNING = "warning"
@@ -51,29 +55,50 @@ class Finding:
     examples: tuple[str, ...] = ()
 
 
-def finding(kind: str, severity: Severity, count: int, summary: str, examples: Iterable[str] = ()) -> list[Finding]:
+def finding(
+    kind: str, severity: Severity, count: int, summary: str, examples: Iterable[str] = ()
+) -> list[Finding]:
     """A list of one finding, or an empty list if the count is zero."""
     few = tuple(islice(examples, NUM_EXAMPLES)) if count else ()
-    return [Finding(kind=kind, severity=severity, count=count, summary=summary, examples=few)] if count else []
+    return (
+        [Finding(kind=kind, severity=severity, count=count, summary=summary, examples=few)]
+        if count
+        else []
+    )
 
 
-def row_findings(bars: pl.DataFrame, *checks: tuple[str, Severity, str, pl.Expr | Rows]) -> list[Finding]:
-    """Findings about single rows, shown with their prices; a check is (kind, severity, summary, which rows)."""
+def row_findings(
+    bars: pl.DataFrame, *checks: tuple[str, Severity, str, pl.Expr | Rows]
+) -> list[Finding]:
+    """Findings about single rows, shown with their prices; a check is (kind, severity, summary,
+    which rows).
+    """
     found = []
     for kind, severity, summary, which in checks:
-        rows = pl.Series(which) if isinstance(which, np.ndarray) else bars.select(which.fill_null(False)).to_series()
+        rows = (
+            pl.Series(which)
+            if isinstance(which, np.ndarray)
+            else bars.select(which.fill_null(False)).to_series()
+        )
         examples = map(_show, bars.filter(rows).head(NUM_EXAMPLES).iter_rows(named=True))
         found += finding(kind, severity, int(rows.sum()), summary, examples)
     return found
 
 
 def run_findings(
-    bars: pl.DataFrame, kind: str, summary: str, first: Numbers, last: Numbers, detail: Callable[[int, int], str]
+    bars: pl.DataFrame,
+    kind: str,
+    summary: str,
+    first: Numbers,
+    last: Numbers,
+    detail: Callable[[int, int], str],
 ) -> list[Finding]:
     """A finding about runs of rows, from `first` through `last`; `detail` describes one."""
     stamps = bars["Datetime"]
     runs = zip(first.tolist(), last.tolist(), strict=True)
-    examples = (f"{show_stamp(stamps[a])} to {show_stamp(stamps[b])}{detail(a, b)}" for a, b in runs)
+    examples = (
+        f"{show_stamp(stamps[a])} to {show_stamp(stamps[b])}{detail(a, b)}" for a, b in runs
+    )
     return finding(kind, Severity.WARNING, int((last - first + 1).sum()), summary, examples)
 
 
@@ -92,12 +117,17 @@ def _show(row: dict[str, Any]) -> str:
     """A bar in one line: stamp, prices, volume."""
     stamp = show_stamp(row["Datetime"]) if row["Datetime"] else "no stamp"
     numbers = {name[0]: row[name] for name in NUMBER_COLUMNS}
-    shown = (f"{name} {'null' if value is None else format(value, '.10g')}" for name, value in numbers.items())
+    shown = (
+        f"{name} {'null' if value is None else format(value, '.10g')}"
+        for name, value in numbers.items()
+    )
     return f"{stamp}: {' '.join(shown)}"
 
 
 def check_values(bars: pl.DataFrame) -> list[Finding]:
-    """Rows that are wrong by themselves: nulls, prices not above zero, High or Low inside the body."""
+    """Rows that are wrong by themselves: nulls, prices not above zero, High or Low inside
+    the body.
+    """
     prices = pl.col(*PRICE_COLUMNS)
     above = pl.max_horizontal("Open", "Close", "Low") - pl.col("High")
     below = pl.col("Low") - pl.min_horizontal("Open", "Close", "High")
@@ -108,8 +138,18 @@ def check_values(bars: pl.DataFrame) -> list[Finding]:
         bars,
         ("missing_price", Severity.WARNING, "rows with a price that is null or infinite", missing),
         ("non_positive_price", Severity.ERROR, "rows with a price that is not above zero", too_low),
-        ("ohlc_sense", Severity.WARNING, "rows whose High or Low lies inside Open and Close", inside),
-        ("negative_volume", Severity.WARNING, "rows with a volume below zero", pl.col("Volume") < 0),
+        (
+            "ohlc_sense",
+            Severity.WARNING,
+            "rows whose High or Low lies inside Open and Close",
+            inside,
+        ),
+        (
+            "negative_volume",
+            Severity.WARNING,
+            "rows with a volume below zero",
+            pl.col("Volume") < 0,
+        ),
     )
 
 
@@ -121,12 +161,17 @@ def find_scale(symbol: str, bars: pl.DataFrame) -> list[Finding]:
         return []
     close = bars["Close"].to_numpy()
     power = round(math.log10(float(np.median(close)) / usual))
-    summary, shown = f"prices about 10^{power} times what {symbol} costs", f"{close[-1]:.10g}, not roughly {usual:.3g}"
+    summary, shown = (
+        f"prices about 10^{power} times what {symbol} costs",
+        f"{close[-1]:.10g}, not roughly {usual:.3g}",
+    )
     return finding("price_scale", Severity.WARNING, len(bars) if power else 0, summary, [shown])
 
 
 def find_spikes(bars: pl.DataFrame) -> list[Finding]:
-    """A Close, or a High or Low, many local scales away from both neighbours, with the price back one bar later."""
+    """A Close, or a High or Low, many local scales away from both neighbours, with the price back
+    one bar later.
+    """
 
     def local_median(value: pl.Expr) -> pl.Expr:
         return value.rolling_median(101, min_samples=20, center=True)
@@ -158,17 +203,31 @@ def find_stale_runs(bars: pl.DataFrame) -> list[Finding]:
     first, last = find_runs(zero)
     last = last + 1  # the row before a zero return belongs to the run
     long = last - first + 1 >= fewest
-    first, last, summary = first[long], last[long], f"rows in runs of {fewest} or more identical closes"
-    return run_findings(bars, "stale_run", summary, first, last, lambda a, b: f": {b - a + 1} rows at {close[a]:.10g}")
+    first, last, summary = (
+        first[long],
+        last[long],
+        f"rows in runs of {fewest} or more identical closes",
+    )
+    return run_findings(
+        bars,
+        "stale_run",
+        summary,
+        first,
+        last,
+        lambda a, b: f": {b - a + 1} rows at {close[a]:.10g}",
+    )
 
 
 def find_repeated_blocks(bars: pl.DataFrame) -> list[Finding]:
     """Blocks of moving bars whose four prices are, row for row, those of an earlier block."""
     close = pl.col("Close")
     shape = [(pl.col(name) - close).round(9).alias(name) for name in PRICE_COLUMNS[:-1]]
-    num_alike = bars.select(*shape, close.diff().round(9)).select(pl.len().over(PRICE_COLUMNS)).to_series()
+    num_alike = (
+        bars.select(*shape, close.diff().round(9)).select(pl.len().over(PRICE_COLUMNS)).to_series()
+    )
     num_bits = np.append(0.0, np.cumsum(-np.log2(num_alike / len(bars))))
-    # So many bits do not repeat by chance; neighbouring bars are alike, so a row has less than its share of them.
+    # So many bits do not repeat by chance; neighbouring bars are alike, so a row has less than its
+    # share of them.
     fewest_bits = 1.5 * 2 * math.log2(max(len(bars), 2))
     block = max(6, math.ceil(fewest_bits * len(bars) / max(num_bits[-1], 1e-9)))
     num_starts = len(bars) - block + 1
@@ -177,15 +236,28 @@ def find_repeated_blocks(bars: pl.DataFrame) -> list[Finding]:
     row_hash = bars.select(PRICE_COLUMNS).hash_rows(seed=1).to_numpy()
     block_hash = np.zeros(num_starts, dtype=np.uint64)
     for offset in range(block):
-        block_hash = block_hash * np.uint64(0x9E3779B97F4A7C15) + row_hash[offset : offset + num_starts]
+        block_hash = (
+            block_hash * np.uint64(0x9E3779B97F4A7C15) + row_hash[offset : offset + num_starts]
+        )
     num_moves = np.concatenate([[0], np.cumsum(np.diff(bars["Close"].to_numpy()) != 0)])
     moving = num_moves[block - 1 :] - num_moves[:num_starts] >= 4
-    starts = pl.DataFrame({"hash": block_hash, "start": np.arange(num_starts)}).filter(pl.Series(moving))
-    copies = starts.with_columns(source=pl.col("start").min().over("hash")).filter(pl.col("start") > pl.col("source"))
-    copied = np.isin(np.arange(len(bars)), np.add.outer(copies["start"].to_numpy(), np.arange(block)))
-    source, summary = dict(copies.select("start", "source").rows()), f"rows in copies of {block} or more moving bars"
+    starts = pl.DataFrame({"hash": block_hash, "start": np.arange(num_starts)}).filter(
+        pl.Series(moving)
+    )
+    copies = starts.with_columns(source=pl.col("start").min().over("hash")).filter(
+        pl.col("start") > pl.col("source")
+    )
+    copied = np.isin(
+        np.arange(len(bars)), np.add.outer(copies["start"].to_numpy(), np.arange(block))
+    )
+    source, summary = (
+        dict(copies.select("start", "source").rows()),
+        f"rows in copies of {block} or more moving bars",
+    )
     first, last = find_runs(copied)
-    rare = num_bits[last + 1] - num_bits[first] >= fewest_bits  # a quiet time of few price steps has less than others
+    rare = (
+        num_bits[last + 1] - num_bits[first] >= fewest_bits
+    )  # a quiet time of few price steps has less than others
 
     def detail(first: int, _: int) -> str:
         return f" repeats the bars from {show_stamp(bars['Datetime'][source[first]])}"
@@ -193,14 +265,18 @@ def find_repeated_blocks(bars: pl.DataFrame) -> list[Finding]:
     return run_findings(bars, "repeated_block", summary, first[rare], last[rare], detail)
 
 
-def find_higher_timeframe_bars(bars: pl.DataFrame, timeframe: int | None) -> tuple[Rows, list[Finding]]:
-    """Which rows are bars of a higher timeframe, such as a daily bar in an hourly file, at a recurring clock time.
+def find_higher_timeframe_bars(
+    bars: pl.DataFrame, timeframe: int | None
+) -> tuple[Rows, list[Finding]]:
+    """Which rows are bars of a higher timeframe, such as a daily bar in an hourly file, at a
+    recurring clock time.
 
-    Most of such a bar lies in the future of its row, so a model that sees it learns what nobody could know. News also
-    makes an hour span its day, but exceeds the range of the other hours, and not day after day at one clock time. So a
-    row is certain if its range covers that of the other rows of its period and at least half of its neighbours at the
-    same clock time *equal* theirs; with fewer, whose volume is that of the period, it is suspicious. `bars` are sorted,
-    stamps may repeat.
+    Most of such a bar lies in the future of its row, so a model that sees it learns what nobody
+    could know. News also makes an hour span its day, but exceeds the range of the other hours, and
+    not day after day at one clock time. So a row is certain if its range covers that of the other
+    rows of its period and at least half of its neighbours at the same clock time *equal* theirs;
+    with fewer, whose volume is that of the period, it is suspicious. `bars` are sorted, stamps may
+    repeat.
     """
     certain, suspicious = np.zeros(len(bars), dtype=bool), np.zeros(len(bars), dtype=bool)
     places: list[str] = []
@@ -218,10 +294,16 @@ def find_higher_timeframe_bars(bars: pl.DataFrame, timeframe: int | None) -> tup
             suspicious[judged.filter("suspicious")["row"].to_numpy()] = True
             certain[recurring] = True
             if len(recurring):
-                times = bars["Datetime"].gather(recurring).dt.strftime("%H:%M" if period <= DAY else "%A %H:%M")
+                times = (
+                    bars["Datetime"]
+                    .gather(recurring)
+                    .dt.strftime("%H:%M" if period <= DAY else "%A %H:%M")
+                )
                 places.append(f"the whole {side} {name}, mostly at {times.mode().sort()[0]}")
     held = f"rows that hold the range of {' and '.join(places)}"
-    wide = "rows as wide and heavy as their whole period, a few times close together at one clock time"
+    wide = (
+        "rows as wide and heavy as their whole period, a few times close together at one clock time"
+    )
     return certain, row_findings(
         bars,
         ("hidden_higher_timeframe_bar", Severity.ERROR, held, certain),
@@ -248,10 +330,18 @@ def _compare(rows: pl.DataFrame, period: int) -> pl.DataFrame:
     enough = pl.max_horizontal(pl.lit(_FEWEST_OTHERS), pl.col("num").median() / 2)
     # The range of a few steps of the price, as of cheap shares, is that of many single rows.
     move = high.diff().abs()
-    tick = pl.when(move > 1e-9 * high).then(move).rolling_min(_TICK_ROWS, min_samples=1, center=True).fill_null(0.0)
-    # Feeds differ in volume: a quarter of the others' sum is heavy, or with few others that of four average rows.
+    tick = (
+        pl.when(move > 1e-9 * high)
+        .then(move)
+        .rolling_min(_TICK_ROWS, min_samples=1, center=True)
+        .fill_null(0.0)
+    )
+    # Feeds differ in volume: a quarter of the others' sum is heavy, or with few others that of four
+    # average rows.
     heavy = pl.max_horizontal(pl.lit(0.25), 4 / pl.col("num")) * pl.col("weight")
-    return compared.filter((pl.col("num") >= enough) & (others_range > _FEWEST_TICKS * tick)).select(
+    return compared.filter(
+        (pl.col("num") >= enough) & (others_range > _FEWEST_TICKS * tick)
+    ).select(
         "row",
         clock_time=pl.col("seconds") % period,
         coverage=overlap / others_range,
@@ -261,7 +351,9 @@ def _compare(rows: pl.DataFrame, period: int) -> pl.DataFrame:
 
 
 def _judge(rows: pl.DataFrame) -> pl.DataFrame:
-    """Which rows are certain, and which suspicious, given their neighbours at the same clock time."""
+    """Which rows are certain, and which suspicious, given their neighbours at the same
+    clock time.
+    """
 
     def count_recent(flag: pl.Expr) -> pl.Expr:
         """How many of the last neighbours, the row included, have the flag."""
@@ -278,4 +370,6 @@ def _judge(rows: pl.DataFrame) -> pl.DataFrame:
     num_seen = pl.int_range(1, pl.len() + 1).clip(upper_bound=_NEIGHBOURS)
     num_equal, num_both = count_recent(equal), count_recent(equal & heavy)
     recurs = (num_equal >= 5) & (num_equal >= num_seen / 2)
-    return rows.select("row", certain=covers & is_near(recurs), suspicious=equal & heavy & is_near(num_both >= 3))
+    return rows.select(
+        "row", certain=covers & is_near(recurs), suspicious=equal & heavy & is_near(num_both >= 3)
+    )

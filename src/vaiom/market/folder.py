@@ -1,6 +1,7 @@
 """The bar folder: one `<SYMBOL>.parquet` per asset, naive left-edge stamps, sorted and unique.
 
-Paper: "Market Data, Price Convention and Bar Construction" (timestamps are consumed as stored; nothing is filled).
+Paper: "Market Data, Price Convention and Bar Construction" (timestamps are consumed as stored;
+nothing is filled).
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _FIRST_YEAR, _LAST_YEAR = 1000, 8999
 _REPAIR = "`vaiom data import --repair` sorts rows and keeps the last of repeated stamps"
 
 
-def counted(items: Sequence[T], progress: Progress | None, name: Callable[[T], str] = str) -> Iterator[T]:
+def counted(
+    items: Sequence[T], progress: Progress | None, name: Callable[[T], str] = str
+) -> Iterator[T]:
     """The items in turn; `progress` is called when each begins, and when all are done."""
     for done, item in enumerate(items):
         if progress:
@@ -59,28 +62,44 @@ def conform(frame: pl.DataFrame, where: Path) -> pl.DataFrame:
     if missing := [name for name in BAR_COLUMNS[:-1] if name not in frame.columns]:
         expected, got = ", ".join(BAR_COLUMNS), ", ".join(frame.columns) or "no columns"
         fix = "bring the file in with `vaiom data import --format table`, which maps column names"
-        raise DataError(f"column {missing[0]!r} is missing", where=where, expected=expected, got=got, fix=fix)
+        raise DataError(
+            f"column {missing[0]!r} is missing", where=where, expected=expected, got=got, fix=fix
+        )
     if "Volume" not in frame.columns:
         frame = frame.with_columns(pl.lit(None, pl.Float64).alias("Volume"))
     stamp = frame.schema["Datetime"]
     if not isinstance(stamp, pl.Datetime) or stamp.time_zone is not None:
         fix = "bring the file in with `vaiom data import`, with --utc if its stamps carry an offset"
-        raise DataError("stamps must be naive datetimes", where=f"{where}, column Datetime", got=str(stamp), fix=fix)
+        raise DataError(
+            "stamps must be naive datetimes",
+            where=f"{where}, column Datetime",
+            got=str(stamp),
+            fix=fix,
+        )
     for name in NUMBER_COLUMNS:
         if not ((dtype := frame.schema[name]).is_numeric() or dtype == pl.Null):
-            raise DataError("a price column must be numeric", where=f"{where}, column {name}", got=str(dtype))
+            raise DataError(
+                "a price column must be numeric", where=f"{where}, column {name}", got=str(dtype)
+            )
     require_calendar(frame["Datetime"], lambda row: f"{where}, row {row + 1}")
-    # Live bars mostly conform, and a check is much faster than a query that changes nothing. In arrays null is NaN.
+    # Live bars mostly conform, and a check is much faster than a query that changes nothing. In
+    # arrays null is NaN.
     numbers = [frame[name] for name in NUMBER_COLUMNS] if frame.schema == BAR_SCHEMA else []
-    if numbers and all(int(np.isnan(each.to_numpy()).sum()) == each.null_count() for each in numbers):
+    if numbers and all(
+        int(np.isnan(each.to_numpy()).sum()) == each.null_count() for each in numbers
+    ):
         return frame
-    return frame.select(pl.col("Datetime").cast(STAMP), pl.col(NUMBER_COLUMNS).cast(pl.Float64).fill_nan(None))
+    return frame.select(
+        pl.col("Datetime").cast(STAMP), pl.col(NUMBER_COLUMNS).cast(pl.Float64).fill_nan(None)
+    )
 
 
 def infer_timeframe(stamps: pl.Series, *, majority: bool = False) -> timedelta | None:
-    """The commonest step between stamps in any order, the shortest of equally common ones; None without steps.
+    """The commonest step between stamps in any order, the shortest of equally common ones; None
+    without steps.
 
-    With `majority`, also None unless most steps equal it, of at least ten: fewer may lie around a weekend or a hole.
+    With `majority`, also None unless most steps equal it, of at least ten: fewer may lie around a
+    weekend or a hole.
     """
     ticks = stamps.drop_nulls().cast(STAMP).to_physical().to_numpy()
     steps = np.diff(ticks)
@@ -90,7 +109,9 @@ def infer_timeframe(stamps: pl.Series, *, majority: bool = False) -> timedelta |
         return None
     step = steps.min()
     count = np.count_nonzero(steps == step)
-    if 2 * count <= len(steps):  # counting every step is slow, and a step of more than half of the rows the commonest
+    if 2 * count <= len(
+        steps
+    ):  # counting every step is slow, and a step of more than half of the rows the commonest
         values, counts = np.unique(steps, return_counts=True)
         step, count = values[counts.argmax()], counts.max()
     return None if majority and 2 * count <= len(steps) else timedelta(microseconds=int(step))
@@ -101,21 +122,31 @@ def keep_last(bars: pl.DataFrame) -> pl.DataFrame:
     return bars.filter(pl.col("Datetime").ne_missing(pl.col("Datetime").shift(-1)))
 
 
-def require_ordered(stamps: pl.Series, where: object, *, repeats: bool = False, fix: str = _REPAIR) -> None:
-    """Stamps must be present and increase, or with `repeats` not decrease; `where` is a name or a `Place`."""
+def require_ordered(
+    stamps: pl.Series, where: object, *, repeats: bool = False, fix: str = _REPAIR
+) -> None:
+    """Stamps must be present and increase, or with `repeats` not decrease; `where` is a name or a
+    `Place`.
+    """
 
     def place(row: int) -> object:
         return where(row) if callable(where) else f"{where}, row {row + 1}"
 
     if stamps.null_count():
-        raise DataError("a stamp is missing", where=place(int(stamps.is_null().arg_max() or 0)), fix="remove the row")
+        raise DataError(
+            "a stamp is missing",
+            where=place(int(stamps.is_null().arg_max() or 0)),
+            fix="remove the row",
+        )
     later, earlier = stamps.slice(1), stamps.slice(0, max(len(stamps) - 1, 0))
     bad = later < earlier if repeats else later <= earlier
     if bad.any():
         row = int(bad.arg_max() or 0) + 1
         before, after = stamps[row - 1], stamps[row]
         problem = "a stamp is repeated" if before == after else "a stamp goes back in time"
-        raise DataError(problem, where=place(row), expected=f"a stamp after {before}", got=after, fix=fix)
+        raise DataError(
+            problem, where=place(row), expected=f"a stamp after {before}", got=after, fix=fix
+        )
 
 
 def require_calendar(stamps: pl.Series, where: Place) -> pl.Series:
@@ -133,17 +164,28 @@ def symbols_in(folder: Path) -> list[str]:
     """The symbols of a bar folder, sorted."""
     if not folder.is_dir():
         fix = "`vaiom data import` makes one of price files"
-        raise DataError("no such bar folder", where=folder, expected="a folder of <SYMBOL>.parquet files", fix=fix)
-    symbols = sorted(path.stem for path in folder.glob("*.parquet") if not path.name.startswith("."))
+        raise DataError(
+            "no such bar folder",
+            where=folder,
+            expected="a folder of <SYMBOL>.parquet files",
+            fix=fix,
+        )
+    symbols = sorted(
+        path.stem for path in folder.glob("*.parquet") if not path.name.startswith(".")
+    )
     if not symbols:
         fix = "make one with `vaiom data import`, `download` or `simulate`"
-        raise DataError("the bar folder is empty", where=folder, expected="<SYMBOL>.parquet files", fix=fix)
+        raise DataError(
+            "the bar folder is empty", where=folder, expected="<SYMBOL>.parquet files", fix=fix
+        )
     return [check_symbol(symbol) for symbol in symbols]
 
 
 @contextmanager
 def readable_parquet(where: object, kind: str = "Parquet") -> Iterator[None]:
-    """Turn what readers raise for damaged files, panics included, into an error that names the file."""
+    """Turn what readers raise for damaged files, panics included, into an error that names the
+    file.
+    """
     errors: list[type[BaseException]] = [UnicodeDecodeError, OSError, MemoryError]
     errors += [pl.exceptions.PolarsError, pl.exceptions.PanicException]
     if find_spec("pyarrow"):
@@ -156,12 +198,20 @@ def readable_parquet(where: object, kind: str = "Parquet") -> Iterator[None]:
         raise DataError("no such file", where=where, expected=f"a {kind} file") from error
     except tuple(errors) as error:
         got = (str(error) or type(error).__name__).splitlines()[0]
-        fix = "`vaiom data import` reads other formats, and `vaiom forecast` too" if kind == "Parquet" else None
+        fix = (
+            "`vaiom data import` reads other formats, and `vaiom forecast` too"
+            if kind == "Parquet"
+            else None
+        )
         raise DataError(f"not readable as {kind}", where=where, got=got, fix=fix) from error
 
 
-def read_parquet(source: Path | BinaryIO, where: object, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """Read any Parquet file, by Arrow if installed: damage makes other readers allocate absurd amounts of memory."""
+def read_parquet(
+    source: Path | BinaryIO, where: object, columns: Sequence[str] | None = None
+) -> pl.DataFrame:
+    """Read any Parquet file, by Arrow if installed: damage makes other readers allocate absurd
+    amounts of memory.
+    """
     with readable_parquet(where):
         if not find_spec("pyarrow"):
             return pl.read_parquet(source, columns=None if columns is None else list(columns))
@@ -188,16 +238,22 @@ def read_ordered(path: Path) -> pl.DataFrame:
 
 
 def read_stamps(path: Path) -> pl.Series:
-    """The stamps of an asset's bars; the other columns are read only if the stamps have an unexpected type."""
+    """The stamps of an asset's bars; the other columns are read only if the stamps have an
+    unexpected type.
+    """
     frame = read_parquet(path, path, ["Datetime"])
-    return (frame if len(frame) and frame.schema == {"Datetime": STAMP} else read_file(path))["Datetime"]
+    return (frame if len(frame) and frame.schema == {"Datetime": STAMP} else read_file(path))[
+        "Datetime"
+    ]
 
 
 def holds_bars(path: Path) -> bool:
     """Whether a file is as a bar folder has it, by its name and schema."""
     with readable_parquet(path):
         schema = pl.read_parquet_schema(path) if path.suffix == ".parquet" else {}
-    return {*PRICE_COLUMNS} <= {*schema} and getattr(schema.get("Datetime"), "time_zone", "") is None
+    return {*PRICE_COLUMNS} <= {*schema} and getattr(
+        schema.get("Datetime"), "time_zone", ""
+    ) is None
 
 
 def count_bars(path: Path) -> int:
@@ -214,13 +270,18 @@ class Bars(dict[str, pl.DataFrame]):
     """The bars of assets by symbol."""
 
     def __repr__(self) -> str:
-        return f"<Bars of {len(self)} assets, {sum(map(len, self.values())):,} rows: {', '.join(self)}>"
+        return (
+            f"<Bars of {len(self)} assets, {sum(map(len, self.values())):,} rows: "
+            f"{', '.join(self)}>"
+        )
 
 
 def read_bars(path: str | Path) -> Bars:
     """All bars of a bar folder, or of one Parquet file named by its symbol: {symbol: frame}."""
     path = Path(path)
-    files = [path] if path.is_file() else [path / f"{symbol}.parquet" for symbol in symbols_in(path)]
+    files = (
+        [path] if path.is_file() else [path / f"{symbol}.parquet" for symbol in symbols_in(path)]
+    )
     return Bars({check_symbol(file.stem): read_ordered(file) for file in files})
 
 

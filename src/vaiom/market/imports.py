@@ -1,4 +1,6 @@
-"""Import files of other tools into a bar folder, all or none; its manifest records the source of every bar."""
+"""Import files of other tools into a bar folder, all or none; its manifest records the source of
+every bar.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ from vaiom.files import Progress, staging_folder, write_json
 from vaiom.market import folder
 from vaiom.market.folder import infer_timeframe, require_calendar, require_ordered
 from vaiom.market.formats.read import FORMATS, read_source
-from vaiom.market.formats.table import REPAIR, ROW, SORT_FIX, FileBars, Options, Origin, count_out_of_place
+from vaiom.market.formats.table import (
+    REPAIR,
+    ROW,
+    SORT_FIX,
+    FileBars,
+    Options,
+    Origin,
+    count_out_of_place,
+)
 from vaiom.market.symbols import find_pair, find_symbol
 from vaiom.market.timeframes import format_span
 
@@ -26,9 +36,15 @@ SUFFIXES = (".bi5", ".csv", ".gz", ".parquet", ".tsv", ".txt", ".zip", ".zst")
 
 
 def import_files(
-    paths: Sequence[Path], out: Path, *, replace: bool = False, progress: Progress | None = None, **options: Any
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    replace: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
-    """Read and check all files, as `Options` say, then write their bars to `out`; returns the manifest of these.
+    """Read and check all files, as `Options` say, then write their bars to `out`; returns the
+    manifest of these.
 
     All symbols and the manifest appear together; other symbols of the folder stay.
     """
@@ -47,7 +63,9 @@ def import_files(
         write_json(staged / folder.MANIFEST_NAME, manifest)
         if out.exists():
             # The manifest goes last: until then the folder describes what it held before.
-            for path in sorted(staged.iterdir(), key=lambda path: path.name == folder.MANIFEST_NAME):
+            for path in sorted(
+                staged.iterdir(), key=lambda path: path.name == folder.MANIFEST_NAME
+            ):
                 path.replace(out / path.name)
         else:
             staged.rename(out)
@@ -64,7 +82,9 @@ def read_files(
         got = f"--format {options.format}"
         raise ConfigError("a column map is for tables only", expected="--format table", got=got)
     if options.start is not None and options.start.tzinfo is not None:
-        raise ConfigError("the start must not carry an offset", expected="YYYY-MM-DD", got=options.start)
+        raise ConfigError(
+            "the start must not carry an offset", expected="YYYY-MM-DD", got=options.start
+        )
     if options.price_scale is not None and not 0 < options.price_scale < float("inf"):
         raise ConfigError("the price scale must be a positive number", got=options.price_scale)
     grouped: dict[str, list[FileBars]] = {}
@@ -74,13 +94,22 @@ def read_files(
     named = {source.symbol for sources in grouped.values() for source in sources if source.symbol}
     if list(grouped) == [options.symbol] and len(named) > 1:
         got, fix = ", ".join(sorted(named)), "import each symbol by itself, or leave --symbol out"
-        raise DataError("the files are of several symbols", expected=f"files of {options.symbol}", got=got, fix=fix)
+        raise DataError(
+            "the files are of several symbols",
+            expected=f"files of {options.symbol}",
+            got=got,
+            fix=fix,
+        )
     combined = {name: combine(name, own, options) for name, own in sorted(grouped.items())}
-    return {name: bars for name, (bars, _) in combined.items()}, {name: entry for name, (_, entry) in combined.items()}
+    return {name: bars for name, (bars, _) in combined.items()}, {
+        name: entry for name, (_, entry) in combined.items()
+    }
 
 
 def given_symbol(path: Path, options: Options) -> str | None:
-    """The symbol of a file by the options: theirs, or where it is a pattern, the matching part of the file name."""
+    """The symbol of a file by the options: theirs, or where it is a pattern, the matching part of
+    the file name.
+    """
     named = options.symbol or ""
     if "*" in named:
         return find_symbol(named, path.name)
@@ -96,29 +125,43 @@ def read_one(path: Path, options: Options) -> tuple[str, FileBars]:
     except OSError as error:
         raise DataError("the file cannot be read", where=path, got=error.strerror) from error
     if options.symbol and not wanted:
-        raise file.error("the file's name does not fit the pattern", expected=f"--symbol {options.symbol!r}")
+        raise file.error(
+            "the file's name does not fit the pattern", expected=f"--symbol {options.symbol!r}"
+        )
     source = read_source(file, data, changed(options, symbol=wanted))
     symbol = wanted or source.symbol
     if symbol is None:
         expected = "a currency pair in the file name, or a symbol column"
-        fix = "name it, as in --symbol AAPL; for many files a pattern of their names, as in --symbol 'BATS_*, *'"
+        fix = (
+            "name it, as in --symbol AAPL; for many files a pattern of their names, as in "
+            "--symbol 'BATS_*, *'"
+        )
         raise source.file.error("the file does not say its symbol", expected=expected, fix=fix)
     return folder.check_symbol(symbol), source
 
 
-def combine(symbol: str, sources: Sequence[FileBars], options: Options) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """The files of a symbol as one table in order, and its manifest entry: the sources, and what was changed."""
+def combine(
+    symbol: str, sources: Sequence[FileBars], options: Options
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """The files of a symbol as one table in order, and its manifest entry: the sources, and what
+    was changed.
+    """
     sources = sorted(sources, key=lambda source: source.bars["Datetime"].min() or datetime.max)
     filled = [source for source in sources if len(source.bars)]
     if not filled:
         names = ", ".join(source.file.path.name for source in sources[:8])
-        raise DataError(f"no bars of {symbol} in all its files", where=names, expected="at least one bar")
+        raise DataError(
+            f"no bars of {symbol} in all its files", where=names, expected="at least one bar"
+        )
     shared_timeframe = _require_compatible(filled, repair=options.repair)
     together = pl.concat([source.bars.select(folder.BAR_COLUMNS) for source in filled])
     ordered = folder.keep_last(together.sort("Datetime", maintain_order=True))
     timeframe = shared_timeframe or infer_timeframe(ordered["Datetime"], majority=True)
     bars = ordered.with_columns(pl.col("Datetime") + options.shift)
-    require_calendar(bars["Datetime"], lambda row: f"{symbol}, bar {row + 1}, moved by {format_span(options.shift)}")
+    require_calendar(
+        bars["Datetime"],
+        lambda row: f"{symbol}, bar {row + 1}, moved by {format_span(options.shift)}",
+    )
     changes: Counter[str] = sum((source.changes for source in sources), Counter())
     return bars, {
         **folder.describe(bars),
@@ -136,26 +179,46 @@ def combine(symbol: str, sources: Sequence[FileBars], options: Options) -> tuple
 
 
 def _require_compatible(sources: Sequence[FileBars], *, repair: bool) -> timedelta | None:
-    """Files of one symbol share a timeframe, which is returned, and a side; without repair they do not overlap."""
-    known = [(step, s.file.label) for s in sources if (step := infer_timeframe(s.bars["Datetime"], majority=True))]
+    """Files of one symbol share a timeframe, which is returned, and a side; without repair they do
+    not overlap.
+    """
+    known = [
+        (step, s.file.label)
+        for s in sources
+        if (step := infer_timeframe(s.bars["Datetime"], majority=True))
+    ]
     for step, label in known:
         if step != known[0][0]:  # in one table nothing would tell their bars apart
             where, expected = f"{known[0][1]} and {label}", f"{format_span(known[0][0])} in both"
-            problem, fix = "files of one symbol have different timeframes", "import each into a folder of its own"
+            problem, fix = (
+                "files of one symbol have different timeframes",
+                "import each into a folder of its own",
+            )
             raise DataError(problem, where=where, expected=expected, got=format_span(step), fix=fix)
     sides = {side: source.file.label for source in sources if (side := source.file.side)}
     if len(sides) > 1:
         where = " and ".join(sides.values())
-        raise DataError("files of one symbol mix bid and ask prices", where=where, fix="import one side only")
+        raise DataError(
+            "files of one symbol mix bid and ask prices", where=where, fix="import one side only"
+        )
     for source in [] if repair else sources:
         rows = source.bars[ROW]
-        require_ordered(source.bars["Datetime"], lambda n, at=source.file.at, rows=rows: at(rows[n]), fix=SORT_FIX)
+        require_ordered(
+            source.bars["Datetime"],
+            lambda n, at=source.file.at, rows=rows: at(rows[n]),
+            fix=SORT_FIX,
+        )
     for earlier, later in [] if repair else pairwise(sources):
         last, first = earlier.bars["Datetime"][-1], later.bars["Datetime"][0]
         if first <= last:
-            row, expected = later.bars[ROW][0], f"a stamp after {last}, the last of {earlier.file.label}"
+            row, expected = (
+                later.bars[ROW][0],
+                f"a stamp after {last}, the last of {earlier.file.label}",
+            )
             fix = REPAIR.format("keep the row of the later file where stamps repeat")
-            raise later.file.error("two files overlap in time", row=row, expected=expected, got=first, fix=fix)
+            raise later.file.error(
+                "two files overlap in time", row=row, expected=expected, got=first, fix=fix
+            )
     return known[0][0] if known else None
 
 
@@ -163,10 +226,20 @@ def list_files(paths: Sequence[Path]) -> list[Path]:
     """These files, and those below these folders that may hold bars, without repetitions."""
     files: dict[Path, None] = {}
     for path in paths:
-        inside = [file for file in sorted(path.rglob("[!.]*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
+        inside = [
+            file
+            for file in sorted(path.rglob("[!.]*"))
+            if file.suffix.lower() in SUFFIXES and file.is_file()
+        ]
         if not inside and not path.is_file():
-            problem = "nothing to import in this folder" if path.is_dir() else "no such file or folder"
-            raise DataError(problem, where=path, expected="a file, or a folder with files: " + " ".join(SUFFIXES))
+            problem = (
+                "nothing to import in this folder" if path.is_dir() else "no such file or folder"
+            )
+            raise DataError(
+                problem,
+                where=path,
+                expected="a file, or a folder with files: " + " ".join(SUFFIXES),
+            )
         files.update(dict.fromkeys(inside or [path]))
     if not files:
         raise ConfigError("nothing to import", expected="files or folders")

@@ -7,10 +7,57 @@ from functools import cache
 
 METALS = ("XAG", "XAU", "XPD", "XPT")
 CURRENCIES = {
-    *("AUD", "BRL", "CAD", "CHF", "CNH", "CNY", "CZK", "DKK", "EUR", "GBP", "HKD", "HUF", "ILS", "INR", "JPY", "KRW"),
-    *("MXN", "NOK", "NZD", "PLN", "RON", "RUB", "SEK", "SGD", "THB", "TRY", "TWD", "USD", "ZAR", *METALS),
+    *(
+        "AUD",
+        "BRL",
+        "CAD",
+        "CHF",
+        "CNH",
+        "CNY",
+        "CZK",
+        "DKK",
+        "EUR",
+        "GBP",
+        "HKD",
+        "HUF",
+        "ILS",
+        "INR",
+        "JPY",
+        "KRW",
+    ),
+    *(
+        "MXN",
+        "NOK",
+        "NZD",
+        "PLN",
+        "RON",
+        "RUB",
+        "SEK",
+        "SGD",
+        "THB",
+        "TRY",
+        "TWD",
+        "USD",
+        "ZAR",
+        *METALS,
+    ),
 }
-COINS = {"ADA", "BCH", "BNB", "BTC", "DOGE", "DOT", "ETH", "LINK", "LTC", "SOL", "TRX", "XBT", "XMR", "XRP"}
+COINS = {
+    "ADA",
+    "BCH",
+    "BNB",
+    "BTC",
+    "DOGE",
+    "DOT",
+    "ETH",
+    "LINK",
+    "LTC",
+    "SOL",
+    "TRX",
+    "XBT",
+    "XMR",
+    "XRP",
+}
 
 _CLASS_PATTERNS = {
     "SPOT": "|".join(METALS),
@@ -18,16 +65,30 @@ _CLASS_PATTERNS = {
     "INDEX": r"[A-Z]{2,6}\d{2,4}$|.*IDX",
     "EQUITY": r"[A-Z]{1,5}([.-][A-Z]{1,2})?$",
 }
-# A timeframe may follow without a gap, as in GBPUSDh1; what is quoted in a coin of a dollar may be anything.
+# A timeframe may follow without a gap, as in GBPUSDh1; what is quoted in a coin of a dollar may be
+# anything.
 _PAIR = re.compile(
-    r"(?<![a-z])(?:([a-z\d]{2,8}?)[-_/. ]?(USD[CT])|([a-z]{3,4}?)[-_/. ]?([a-z]{3}))(?![a-z](?!\d))", re.IGNORECASE
+    r"(?<![a-z])(?:([a-z\d]{2,8}?)[-_/. ]?(USD[CT])|([a-z]{3,4}?)[-_/. "
+    r"]?([a-z]{3}))(?![a-z](?!\d))",
+    re.IGNORECASE,
 )
 _ENDING = r"(?i:(\.(bi5|csv|gz|json|parquet|tsv|txt|zip|zst))+|\.\w+)"
 _DOLLARS = {
-    **{"USD": 1.0, "EUR": 1.15, "GBP": 1.45, "AUD": 0.75, "NZD": 0.65, "CAD": 0.78, "CHF": 0.95, "JPY": 0.0085},
+    **{
+        "USD": 1.0,
+        "EUR": 1.15,
+        "GBP": 1.45,
+        "AUD": 0.75,
+        "NZD": 0.65,
+        "CAD": 0.78,
+        "CHF": 0.95,
+        "JPY": 0.0085,
+    },
     **{"SGD": 0.7, "HKD": 0.128, "CNY": 0.145, "CNH": 0.145, "SEK": 0.12, "NOK": 0.12, "DKK": 0.15},
 }
-"""Rough prices in dollars of currencies that have stayed within a factor of three of them for decades."""
+"""Rough prices in dollars of currencies that have stayed within a factor of three of them for
+decades.
+"""
 
 
 def find_pair(text: str) -> str | None:
@@ -38,7 +99,9 @@ def find_pair(text: str) -> str | None:
 
 
 def find_symbol(pattern: str, name: str) -> str | None:
-    """The part of a file name at the first `*` of a pattern: `BATS_*, *` finds AAPL in `BATS_AAPL, 60.csv`."""
+    """The part of a file name at the first `*` of a pattern: `BATS_*, *` finds AAPL in `BATS_AAPL,
+    60.csv`.
+    """
     first, *rest = map(re.escape, pattern.split("*"))
     match = re.fullmatch(rf"{first}(.+?){'.*'.join(rest)}{_ENDING}?", name)
     return (find_pair(match[1]) or match[1]) if match else None
@@ -46,7 +109,10 @@ def find_symbol(pattern: str, name: str) -> str | None:
 
 def default_class(symbol: str) -> str:
     """The class of an asset by its symbol; that of currency pairs if nothing else fits."""
-    return next((name for name, pattern in _CLASS_PATTERNS.items() if re.match(pattern, symbol.upper())), "FX")
+    return next(
+        (name for name, pattern in _CLASS_PATTERNS.items() if re.match(pattern, symbol.upper())),
+        "FX",
+    )
 
 
 @cache

@@ -1,4 +1,6 @@
-"""Timeframes and other spans of time by name; plain Python, for machines without a dataframe library."""
+"""Timeframes and other spans of time by name; plain Python, for machines without a dataframe
+library.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from vaiom.errors import ConfigError
 
 DAY, WEEK = timedelta(days=1), timedelta(weeks=1)
 
-_UNITS = {"w": WEEK, "d": DAY, "h": timedelta(hours=1), "min": timedelta(minutes=1), "s": timedelta(seconds=1)}
+_UNITS = {
+    "w": WEEK,
+    "d": DAY,
+    "h": timedelta(hours=1),
+    "min": timedelta(minutes=1),
+    "s": timedelta(seconds=1),
+}
 _NAME = re.compile(r"(\d{1,4})(min|h|d|w)")
 
 

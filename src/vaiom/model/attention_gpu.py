@@ -1,7 +1,9 @@
-"""Causal attention with dropout for GPUs: Triton kernels for short windows and narrow heads, in FP16 or BF16.
+"""Causal attention with dropout for GPUs: Triton kernels for short windows and narrow heads, in
+FP16 or BF16.
 
-Unlike stock fused kernels, dropout is a short integer hash of (seed, head, row, column), recomputed in the backward
-pass instead of stored, and queries, keys and values stay packed (B, T, 3, H, E), as do their gradients.
+Unlike stock fused kernels, dropout is a short integer hash of (seed, head, row, column), recomputed
+in the backward pass instead of stored, and queries, keys and values stay packed (B, T, 3, H, E), as
+do their gradients.
 Paper: Methods, "VAIOM Backbone" (causal mask, attention dropout).
 """
 
@@ -19,7 +21,9 @@ LOG2_E = 1.4426950408889634
 
 @triton.jit
 def _row_keys(seed, head, rows, T):
-    """A key per row of scores, different for every head and seed, by standard integer finalisers."""
+    """A key per row of scores, different for every head and seed, by standard integer
+    finalisers.
+    """
     key = ((head * T + rows).to(tl.uint32) * 0x9E3779B1) ^ seed.to(tl.uint32)
     key ^= key >> 15
     key *= 0x2C1B3C6D
@@ -35,9 +39,20 @@ def _mix(key):
 
 @triton.jit
 def _forward(
-    QKV, OUT, LSE, SEED, scale, drop_below, keep_scale,
-    T: tl.constexpr, H: tl.constexpr, E: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
+    QKV,
+    OUT,
+    LSE,
+    SEED,
+    scale,
+    drop_below,
+    keep_scale,
+    T: tl.constexpr,
+    H: tl.constexpr,
+    E: tl.constexpr,
+    W: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
     # Late rows see the most keys, so they start first.
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
@@ -76,9 +91,23 @@ def _forward(
 
 @triton.jit
 def _backward_queries(
-    QKV, OUT, GRAD, LSE, DELTA, DQKV, SEED, scale, drop_below, keep_scale,
-    T: tl.constexpr, H: tl.constexpr, E: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
+    QKV,
+    OUT,
+    GRAD,
+    LSE,
+    DELTA,
+    DQKV,
+    SEED,
+    scale,
+    drop_below,
+    keep_scale,
+    T: tl.constexpr,
+    H: tl.constexpr,
+    E: tl.constexpr,
+    W: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
     D: tl.constexpr = H * E
@@ -115,9 +144,22 @@ def _backward_queries(
 
 @triton.jit
 def _backward_keys(
-    QKV, GRAD, LSE, DELTA, DQKV, SEED, scale, drop_below, keep_scale,
-    T: tl.constexpr, H: tl.constexpr, E: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
+    QKV,
+    GRAD,
+    LSE,
+    DELTA,
+    DQKV,
+    SEED,
+    scale,
+    drop_below,
+    keep_scale,
+    T: tl.constexpr,
+    H: tl.constexpr,
+    E: tl.constexpr,
+    W: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
     block = tl.program_id(0)
     head = tl.program_id(1)
     D: tl.constexpr = H * E
@@ -180,18 +222,24 @@ def _forward_op(qkv: Tensor, seed: Tensor, rate: float, window: int) -> tuple[Te
     out = torch.empty(batch, length, heads, size, dtype=qkv.dtype, device=qkv.device)
     lse = torch.empty(batch * heads, length, dtype=torch.float32, device=qkv.device)
     grid = (length // _BLOCK, batch * heads)
-    _forward[grid](qkv, out, lse, seed, *_numbers(qkv, rate), T=length, H=heads, E=size, W=window, **_LAUNCH)
+    _forward[grid](
+        qkv, out, lse, seed, *_numbers(qkv, rate), T=length, H=heads, E=size, W=window, **_LAUNCH
+    )
     return out, lse
 
 
 @_forward_op.register_fake
 def _(qkv: Tensor, seed: Tensor, rate: float, window: int) -> tuple[Tensor, Tensor]:
     batch, length, _, heads, size = qkv.shape
-    return qkv.new_empty(batch, length, heads, size), qkv.new_empty(batch * heads, length, dtype=torch.float32)
+    return qkv.new_empty(batch, length, heads, size), qkv.new_empty(
+        batch * heads, length, dtype=torch.float32
+    )
 
 
 @torch.library.custom_op("vaiom::attention_backward", mutates_args=())
-def _backward_op(grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, seed: Tensor, rate: float, window: int) -> Tensor:
+def _backward_op(
+    grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, seed: Tensor, rate: float, window: int
+) -> Tensor:
     batch, length, _, heads, size = qkv.shape
     dqkv, delta = torch.empty_like(qkv), torch.empty_like(lse)
     numbers, sizes = _numbers(qkv, rate), {"T": length, "H": heads, "E": size, "W": window}
@@ -202,7 +250,9 @@ def _backward_op(grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, seed: Tens
 
 
 @_backward_op.register_fake
-def _(grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, seed: Tensor, rate: float, window: int) -> Tensor:
+def _(
+    grad: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, seed: Tensor, rate: float, window: int
+) -> Tensor:
     return torch.empty_like(qkv)
 
 
@@ -213,14 +263,21 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
     qkv, out, lse, seed = ctx.saved_tensors
-    return _backward_op(grad.contiguous(), qkv, out, lse, seed, ctx.rate, ctx.window), None, None, None
+    return (
+        _backward_op(grad.contiguous(), qkv, out, lse, seed, ctx.rate, ctx.window),
+        None,
+        None,
+        None,
+    )
 
 
 _forward_op.register_autograd(_differentiate, setup_context=_save)
 
 
 def causal_attention(qkv_BT3HE: Tensor, rate: float, window: int) -> Tensor:
-    """(B, T, H, E) attention to the last `window` positions; a weight is dropped with probability `rate`."""
+    """(B, T, H, E) attention to the last `window` positions; a weight is dropped with probability
+    `rate`.
+    """
     seed = torch.randint(0, 2**31 - 1, (1,), device=qkv_BT3HE.device, dtype=torch.int32)
     out: Tensor = _forward_op(qkv_BT3HE, seed, rate, min(window, qkv_BT3HE.shape[1]))[0]
     return out

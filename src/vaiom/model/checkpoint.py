@@ -1,4 +1,6 @@
-"""Checkpoints: safetensors, never pickle, with a verified header: configuration, tokenizer, data hashes, seed."""
+"""Checkpoints: safetensors, never pickle, with a verified header: configuration, tokenizer, data
+hashes, seed.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from vaiom.codec import from_json, to_json
+from vaiom.corpus.splits import SplitConfig
+from vaiom.corpus.tokenizer import Tokenizer
 from vaiom.errors import CheckpointError, DataError
-from vaiom.events.fit import Tokenizer
-from vaiom.events.splits import SplitConfig
 from vaiom.files import canonical_json, sha256_of, write_bytes
 from vaiom.model.config import ModelConfig, upgrade_settings
 from vaiom.run import Run, find_run
@@ -68,7 +70,9 @@ class ModelCard:
     """Hash of the trained tensors."""
 
     def corpus_options(self) -> dict[str, Any]:
-        """Corpus settings under which other bars can be scored by the model and used to train it further."""
+        """Corpus settings under which other bars can be scored by the model and used to train it
+        further.
+        """
         splits = SplitConfig.from_json(self.provenance.splits)
         return {"like": self.tokenizer, "timeframe": self.tokenizer.timeframe, "splits": splits}
 
@@ -109,7 +113,9 @@ def network(card: ModelCard, tensors: Tensors) -> Vaiom:
 
     # Mismatches are refused before memory is allocated.
     model = unallocated_model(card.config, card.tokenizer.vocabulary_sizes)
-    model.load_state_dict({name: torch.tensor(array) for name, array in tensors.items()}, assign=True)
+    model.load_state_dict(
+        {name: torch.tensor(array) for name, array in tensors.items()}, assign=True
+    )
     return model.eval()
 
 
@@ -119,7 +125,15 @@ def read_checkpoint(path: Path, make: Callable[[ModelCard, Tensors], T]) -> tupl
     try:
         card = read_card(header, path)
         return card, make(card, tensors)
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError, DataError) as error:
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RuntimeError,
+        DataError,
+    ) as error:
         got = f"contents that do not describe a model: {str(error).splitlines()[0]}"
         raise _foreign(path, FORMAT, FORMAT_VERSION, got) from error
 
@@ -139,12 +153,17 @@ def arrays_of(tensors: Mapping[str, Tensor]) -> Tensors:
     return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
 
 
-def write_tensors(path: Path, kind: str, version: int, contents: dict[str, Any], tensors: Tensors) -> str:
+def write_tensors(
+    path: Path, kind: str, version: int, contents: dict[str, Any], tensors: Tensors
+) -> str:
     """Write a file that `read_tensors` can verify, atomically; returns the hash of the tensors."""
     digest = tensors_sha256(tensors)
-    text = canonical_json({"format": kind, "format_version": version, **contents, "tensors_sha256": digest})
+    text = canonical_json(
+        {"format": kind, "format_version": version, **contents, "tensors_sha256": digest}
+    )
     data = save(tensors, {"vaiom": text.decode(), "vaiom_sha256": sha256_of(text)})
-    # The library's order of header keys varies: they are sorted, and padded so that tensors stay aligned.
+    # The library's order of header keys varies: they are sorted, and padded so that tensors stay
+    # aligned.
     end = 8 + int.from_bytes(data[:8], "little")
     header = canonical_json(json.loads(data[8:end]))
     header += b" " * (-len(header) % 8)
@@ -172,10 +191,14 @@ def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], T
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise _foreign(path, kind, version, "a safetensors file without a vaiom header") from error
     if header.get("format") != kind or header.get("format_version") != version:
-        raise _foreign(path, kind, version, f"{header.get('format')} version {header.get('format_version')}")
+        raise _foreign(
+            path, kind, version, f"{header.get('format')} version {header.get('format_version')}"
+        )
     intact = sha256_of(metadata["vaiom"].encode()) == metadata.get("vaiom_sha256")
     if not intact or tensors_sha256(tensors) != header.get("tensors_sha256"):
-        raise CheckpointError("the file was altered: its contents are not what was written", where=path, fix=fix)
+        raise CheckpointError(
+            "the file was altered: its contents are not what was written", where=path, fix=fix
+        )
     return header, tensors
 
 
@@ -191,4 +214,6 @@ def tensors_sha256(tensors: Tensors) -> str:
 def _foreign(path: Path, kind: str, version: int, got: str) -> CheckpointError:
     expected = f"{kind} version {version}"
     fix = "train again with this version of vaiom, or use the version that wrote the file"
-    return CheckpointError("a file of another kind or schema", where=path, expected=expected, got=got, fix=fix)
+    return CheckpointError(
+        "a file of another kind or schema", where=path, expected=expected, got=got, fix=fix
+    )

@@ -1,6 +1,8 @@
-"""The configuration of a model: input fields, size, context and heads; vocabulary sizes come from the tokenizer.
+"""The configuration of a model: input fields, size, context and heads; vocabulary sizes come from
+the tokenizer.
 
-Paper: Methods, "VAIOM Backbone" and "Output Heads"; Appendix F, "Architecture Rungs and Tensor Shapes".
+Paper: Methods, "VAIOM Backbone" and "Output Heads"; Appendix F, "Architecture Rungs and Tensor
+Shapes".
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from vaiom.codec import Interval, Share, check_fields
-from vaiom.events import fields as event
+from vaiom.features import fields as event
 
 AUXILIARIES = ("gap", "vol_regime", "ordinal")
 RUNGS = {
@@ -20,7 +22,8 @@ RUNGS = {
 }
 FEED_FORWARD_FACTOR = 4
 SCORED_HISTORY = 512
-"""The paper's context; models that look further back are scored on the same events as all others."""
+"""The paper's context; models that look further back are scored on the same events as all others.
+"""
 INPUT_LIMIT = 32.0
 """Continuous inputs are clipped to this inside the model, and nowhere else."""
 ROTARY_BASE = 10_000.0
@@ -28,7 +31,9 @@ ROTARY_BASE = 10_000.0
 
 
 def class_of(buckets: Any) -> Any:
-    """Class ids 0..K-1 of bucket ids 1..K, of one id or an array; the array must be signed if 0 may occur."""
+    """Class ids 0..K-1 of bucket ids 1..K, of one id or an array; the array must be signed if 0 may
+    occur.
+    """
     return buckets - 1
 
 
@@ -50,13 +55,17 @@ ADDED |= {"teachers": 0, "teacher_share": 0.0}
 
 
 def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings under their present names, from any source: checkpoint, `config.toml`, record, state, `--set`."""
+    """Settings under their present names, from any source: checkpoint, `config.toml`, record,
+    state, `--set`.
+    """
     upgraded: dict[str, Any] = {}
     for key, value in settings.items():
         if key not in REMOVED:
             upgraded[RENAMED.get(key, key)] = value
         elif value != REMOVED[key]:
-            raise ValueError(f"{key} can only be {REMOVED[key]} in this version of vaiom, not {value}")
+            raise ValueError(
+                f"{key} can only be {REMOVED[key]} in this version of vaiom, not {value}"
+            )
     return upgraded
 
 
@@ -72,7 +81,8 @@ class ModelConfig:
 
     input: Literal["disc", "cont", "hybrid"] = "hybrid"
     fields: tuple[str, ...] = ()
-    """The event fields that the model reads; if empty, all that the paper gives its input branch."""
+    """The event fields that the model reads; if empty, all that the paper gives its input branch.
+    """
     backbone: Literal["decoder", "gru"] = "decoder"
     # Larger values are a slip or a hostile file, and would waste time before failing.
     num_layers: Annotated[int, Interval("[1, 1000]")] = 4
@@ -82,7 +92,9 @@ class ModelConfig:
     dropout: Share = 0.1
     positions: Literal["learned", "rotary"] = "learned"
     attention_window: Annotated[int, Interval("[0, inf)")] = 0
-    """Positions that each layer sees, its own included, at most the context; 0 is the whole context."""
+    """Positions that each layer sees, its own included, at most the context; 0 is the whole
+    context.
+    """
     stochastic_depth: Share = 0.0
     """Probability of skipping the last layer in training; earlier layers proportionally less."""
     asset_dropout: Share = 0.0
@@ -96,21 +108,41 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        known = event.DISC_FIELDS if self.input == "disc" else (*event.CONT_FIELDS, *event.EXTRA_FIELDS)
+        known = (
+            event.DISC_FIELDS if self.input == "disc" else (*event.CONT_FIELDS, *event.EXTRA_FIELDS)
+        )
         for name, among in {"fields": known, "auxiliaries": AUXILIARIES}.items():
             values = getattr(self, name)
             unknown = [value for value in values if value not in among]
-            _require(not unknown, f"{name} must be among {', '.join(among)}, not {', '.join(unknown)}")
+            _require(
+                not unknown, f"{name} must be among {', '.join(among)}, not {', '.join(unknown)}"
+            )
             _require(len(set(values)) == len(values), f"{name} must not repeat")
-        _require(self.width % self.num_heads == 0, f"width {self.width} must be a multiple of {self.num_heads} heads")
+        _require(
+            self.width % self.num_heads == 0,
+            f"width {self.width} must be a multiple of {self.num_heads} heads",
+        )
         even = self.width // self.num_heads % 2 == 0
-        _require(self.positions == "learned" or even, "rotary positions need heads of an even width")
-        _require(not self.attention_window or self.positions == "rotary", "an attention window needs rotary positions")
-        _require(not self.attention_window or self.backbone == "decoder", "an attention window needs backbone=decoder")
-        problem = f"a context of {self.context} is less than the {self.receptive_field} rows that an answer depends on"
+        _require(
+            self.positions == "learned" or even, "rotary positions need heads of an even width"
+        )
+        _require(
+            not self.attention_window or self.positions == "rotary",
+            "an attention window needs rotary positions",
+        )
+        _require(
+            not self.attention_window or self.backbone == "decoder",
+            "an attention window needs backbone=decoder",
+        )
+        problem = (
+            f"a context of {self.context} is less than the {self.receptive_field} rows that "
+            f"an answer depends on"
+        )
         _require(self.context >= self.receptive_field, problem)
         for name in ("asset_dropout", "cross_dropout"):
-            _require(not getattr(self, name) or self.input == "hybrid", f"{name} needs input=hybrid")
+            _require(
+                not getattr(self, name) or self.input == "hybrid", f"{name} needs input=hybrid"
+            )
 
     @property
     def input_fields(self) -> tuple[str, ...]:
@@ -139,7 +171,9 @@ class ModelConfig:
 
     @property
     def history(self) -> int:
-        """Rows that an event must have to be scored, its own included, whatever the attention window."""
+        """Rows that an event must have to be scored, its own included, whatever the attention
+        window.
+        """
         return min(self.context, SCORED_HISTORY) if self.attention_window else self.context
 
     def outputs(self, vocabulary: Mapping[str, int]) -> dict[str, int]:
@@ -147,9 +181,15 @@ class ModelConfig:
         sizes = {"state": self.num_states, "return": self.num_states * event.NUM_RETURN_BUCKETS}
         if self.return_head != "moms":
             sizes = {"return": event.NUM_RETURN_BUCKETS}
-        numbers = (vocabulary["gap_bucket"] - 1, vocabulary["vol_regime"] - 1, event.NUM_RETURN_BUCKETS - 1)
+        numbers = (
+            vocabulary["gap_bucket"] - 1,
+            vocabulary["vol_regime"] - 1,
+            event.NUM_RETURN_BUCKETS - 1,
+        )
         auxiliary = dict(zip(AUXILIARIES, numbers, strict=True))
-        return sizes | {name: number for name, number in auxiliary.items() if name in self.auxiliaries}
+        return sizes | {
+            name: number for name, number in auxiliary.items() if name in self.auxiliaries
+        }
 
 
 def _require(condition: bool, problem: str) -> None:

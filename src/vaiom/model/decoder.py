@@ -27,13 +27,17 @@ _SPREAD, _MIX = -1640531535, 739982445
 
 
 class Decoder(nn.Module):
-    """Causal Transformer blocks over event vectors with positions; position s sees positions up to s alone."""
+    """Causal Transformer blocks over event vectors with positions; position s sees positions up to
+    s alone.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.learned = config.positions == "learned"
         if self.learned:
-            self.positions = nn.Parameter(torch.empty(config.context, config.width).normal_(0, POSITION_SCALE))
+            self.positions = nn.Parameter(
+                torch.empty(config.context, config.width).normal_(0, POSITION_SCALE)
+            )
         else:
             table = rotations(max(config.context, _TABLE_ROWS), config.width // config.num_heads)
             self.register_buffer("_table_2TE", table, persistent=False)
@@ -50,11 +54,17 @@ class Decoder(nn.Module):
             h_BTD = h_BTD + self.positions[:length].to(h_BTD.dtype)
         else:
             table = self.get_buffer("_table_2TE")
-            rotated = table[:, :length] if length <= table.shape[1] else rotations(length, 2 * table.shape[2]).to(table)
+            rotated = (
+                table[:, :length]
+                if length <= table.shape[1]
+                else rotations(length, 2 * table.shape[2]).to(table)
+            )
         trim = last_only and not self.any_length
         for number, block in enumerate(self.blocks, start=1):
             later_layers = len(self.blocks) - number
-            needed = 1 + later_layers * (self.window - 1)  # outputs that the last position sees through later layers
+            needed = 1 + later_layers * (
+                self.window - 1
+            )  # outputs that the last position sees through later layers
             if trim and self.window:
                 # The inputs that these outputs depend on, in blocks that GPU kernels support.
                 h_BTD = h_BTD[:, -(-(-(needed + self.window - 1) // 64) * 64) :]
@@ -65,7 +75,9 @@ class Decoder(nn.Module):
         return hidden
 
     def accept_any_length(self) -> None:
-        """Use operations whose graph does not depend on the length, for export; the results are the same."""
+        """Use operations whose graph does not depend on the length, for export; the results are the
+        same.
+        """
         for part in (self, *self.blocks):
             part.any_length = True
 
@@ -76,7 +88,9 @@ class Gru(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.dropout, width = config.dropout, config.width
-        self.layers = nn.ModuleList(nn.GRU(width, width, batch_first=True) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            nn.GRU(width, width, batch_first=True) for _ in range(config.num_layers)
+        )
         self.norm = nn.LayerNorm(width)
 
     def forward(self, h_BTD: Tensor, last_only: bool = False) -> Tensor:
@@ -127,7 +141,9 @@ class Block(nn.Module):
         keep = torch.rand(change.shape[0], 1, 1, device=change.device) >= self.depth_rate
         return change * (keep / (1 - self.depth_rate)).to(change.dtype)
 
-    def _attend_last(self, normed: Tensor, rotated: Tensor | None, rate: float, last: int) -> Tensor:
+    def _attend_last(
+        self, normed: Tensor, rotated: Tensor | None, rate: float, last: int
+    ) -> Tensor:
         """Attention of the last positions' queries to all visible keys and values: (B, last, D)."""
         normed = normed[:, -(last + self.window - 1) :]
         width = normed.shape[-1]
@@ -145,7 +161,9 @@ class Block(nn.Module):
 
 
 def rotations(length: int, size: int) -> Tensor:
-    """(2, T, E/2) cosines and sines, of angles in double precision, exact at positions in the millions."""
+    """(2, T, E/2) cosines and sines, of angles in double precision, exact at positions in the
+    millions.
+    """
     speeds = ROTARY_BASE ** (-torch.arange(0, size, 2, dtype=torch.float64, device="cpu") / size)
     angles = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] * speeds
     return torch.stack([angles.cos(), angles.sin()]).float()
@@ -158,7 +176,9 @@ def rotate(part_BTHE: Tensor, rotations_2TE: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
 
 
-def causal_attention(qkv_BT3HE: Tensor, rate: float, window: int, any_length: bool = False) -> Tensor:
+def causal_attention(
+    qkv_BT3HE: Tensor, rate: float, window: int, any_length: bool = False
+) -> Tensor:
     """Attention to the last `window` positions, its own included, with dropout at `rate`."""
     if qkv_BT3HE.is_cuda and not any_length and attention_gpu.fits(qkv_BT3HE):
         return attention_gpu.causal_attention(qkv_BT3HE, rate, window)
@@ -175,26 +195,44 @@ def causal_attention(qkv_BT3HE: Tensor, rate: float, window: int, any_length: bo
     return mixed.transpose(1, 2)
 
 
-def attend_in_blocks(q_BHTE: Tensor, k_BHTE: Tensor, v_BHTE: Tensor, rate: float, window: int) -> Tensor:
-    """Attention of all or the last queries in blocks, where dropout or a window rule out the fused kernel."""
+def attend_in_blocks(
+    q_BHTE: Tensor, k_BHTE: Tensor, v_BHTE: Tensor, rate: float, window: int
+) -> Tensor:
+    """Attention of all or the last queries in blocks, where dropout or a window rule out the fused
+    kernel.
+    """
     length, size = k_BHTE.shape[-2:]
     out, begin = [], length - q_BHTE.shape[-2]
     for start in range(begin, length, _QUERY_BLOCK):
         stop = min(start + _QUERY_BLOCK, length)
         first = max(0, start - window + 1)
-        q, k, v = q_BHTE[..., start - begin : stop - begin, :], k_BHTE[..., first:stop, :], v_BHTE[..., first:stop, :]
-        unseen = _unseen(stop - start, start - first, window, q.dtype, q.device) if stop - start > 1 else None
+        q, k, v = (
+            q_BHTE[..., start - begin : stop - begin, :],
+            k_BHTE[..., first:stop, :],
+            v_BHTE[..., first:stop, :],
+        )
+        unseen = (
+            _unseen(stop - start, start - first, window, q.dtype, q.device)
+            if stop - start > 1
+            else None
+        )
         if rate:
             scores = q * size**-0.5 @ k.transpose(-1, -2)
-            out.append(drop((scores if unseen is None else scores + unseen).softmax(dim=-1), rate) @ v)
+            out.append(
+                drop((scores if unseen is None else scores + unseen).softmax(dim=-1), rate) @ v
+            )
         else:
             out.append(scaled_dot_product_attention(q, k, v, attn_mask=unseen))
     return torch.cat(out, dim=-2)
 
 
 @lru_cache(maxsize=32)
-def _unseen(length: int, before: int, window: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(length, before + length): -inf where a query does not see a key, before the block or in it."""
+def _unseen(
+    length: int, before: int, window: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """(length, before + length): -inf where a query does not see a key, before the block
+    or in it.
+    """
     with torch.inference_mode(False):  # else a training pass could not use it
         keys = torch.arange(before + length, device=device)
         distance = keys[before:, None] - keys
@@ -204,7 +242,9 @@ def _unseen(length: int, before: int, window: int, dtype: torch.dtype, device: t
 
 
 def drop(values: Tensor, rate: float) -> Tensor:
-    """Dropout from cheap random bits: sixteen per decision on CPUs, a short integer hash on GPUs."""
+    """Dropout from cheap random bits: sixteen per decision on CPUs, a short integer hash
+    on GPUs.
+    """
     if not rate:
         return values
     if not values.is_cuda:
@@ -212,11 +252,15 @@ def drop(values: Tensor, rate: float) -> Tensor:
         bits = words.view(torch.int16)[: values.numel()].view_as(values)
         return values * (bits >= round(rate * 2**16) - 2**15).to(values.dtype).mul_(1 / (1 - rate))
     seed = torch.randint(-(2**31), 2**31 - 1, (1,), device=values.device, dtype=torch.int32)
-    return torch.where(hashed_choice(values.numel(), seed, rate).view_as(values), values / (1 - rate), 0.0)
+    return torch.where(
+        hashed_choice(values.numel(), seed, rate).view_as(values), values / (1 - rate), 0.0
+    )
 
 
 def hashed_choice(number: int, seed: Tensor, rate: float) -> Tensor:
-    """(number,) which values dropout keeps, from a short integer hash of a seed (1,) and the place."""
+    """(number,) which values dropout keeps, from a short integer hash of a seed (1,) and
+    the place.
+    """
     key = (torch.arange(number, device=seed.device, dtype=torch.int32) ^ seed) * _SPREAD
     key = (key ^ ((key >> 15) & 0x1FFFF)) * _MIX
     key = key ^ ((key >> 16) & 0xFFFF)

@@ -1,7 +1,9 @@
-"""Output heads: logits of every task, the distribution of the next return bucket, and the training objective.
+"""Output heads: logits of every task, the distribution of the next return bucket, and the training
+objective.
 
 A task's loss is the mean over the valid positions of a micro-batch, not a mean of window means.
-Paper: Methods, "Output Heads", "Training Objective", "Supervision Scope"; Appendix F, "FullSeq Valid-Position Logic".
+Paper: Methods, "Output Heads", "Training Objective", "Supervision Scope"; Appendix F, "FullSeq
+Valid-Position Logic".
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from vaiom.events.fields import NUM_RETURN_BUCKETS
+from vaiom.features.fields import NUM_RETURN_BUCKETS
 from vaiom.model.config import ModelConfig, class_of
 
 
@@ -49,7 +51,9 @@ def class_ids(buckets: Tensor) -> Tensor:
     return torch.clamp(class_of(buckets.long()), min=0)
 
 
-def position_losses(logits: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def position_losses(
+    logits: Mapping[str, Tensor], targets: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """Losses (B, T) of each task that has a head; invalid positions are not zeroed."""
     losses = {"return": _nll(return_log_probs(logits), targets["return"])}
     if "ordinal" in logits:
@@ -57,7 +61,9 @@ def position_losses(logits: Mapping[str, Tensor], targets: Mapping[str, Tensor])
         ordinal = logits["ordinal"]
         thresholds = torch.arange(1, ordinal.shape[-1] + 1, device=ordinal.device)
         passed = (thresholds < targets["return"][..., None]).to(ordinal.dtype)
-        losses["ordinal"] = binary_cross_entropy_with_logits(ordinal, passed, reduction="none").mean(dim=-1)
+        losses["ordinal"] = binary_cross_entropy_with_logits(
+            ordinal, passed, reduction="none"
+        ).mean(dim=-1)
     for task in ("gap", "vol_regime"):
         if task in logits:
             losses[task] = _nll(logits[task].log_softmax(dim=-1), targets[task])
@@ -78,7 +84,8 @@ def objective(
     teacher_BTK: Tensor | None = None,
     teacher_share: float = 0.0,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss to minimise and the mean of each task; windows are `num_groups` equal, consecutive micro-batches.
+    """The loss to minimise and the mean of each task; windows are `num_groups` equal, consecutive
+    micro-batches.
 
     With a teacher's probabilities, that share of the return loss is the cross-entropy to them.
     """
@@ -89,7 +96,9 @@ def objective(
     total = terms["return"]
     if teacher_BTK is not None:
         soft = -(teacher_BTK * return_log_probs(logits)).sum(dim=-1)
-        total = (1 - teacher_share) * total + teacher_share * grouped_mean(soft, targets["return"] > 0, num_groups)
+        total = (1 - teacher_share) * total + teacher_share * grouped_mean(
+            soft, targets["return"] > 0, num_groups
+        )
     for task, term in terms.items():
         if task != "return":
             total = total + weights[task] * term

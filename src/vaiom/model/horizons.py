@@ -1,4 +1,6 @@
-"""Heads for the sum of the next h returns on a frozen trunk, and the file that stores them; not in the paper."""
+"""Heads for the sum of the next h returns on a frozen trunk, and the file that stores them; not in
+the paper.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.codec import from_json, to_json
+from vaiom.corpus.targets import Horizon
 from vaiom.errors import CheckpointError, ConfigError
-from vaiom.events.fields import NUM_RETURN_BUCKETS
-from vaiom.events.horizons import Horizon
+from vaiom.features.fields import NUM_RETURN_BUCKETS
 from vaiom.model.checkpoint import ModelCard, Tensors, read_tensors, write_tensors
 from vaiom.model.config import INPUT_LIMIT
-from vaiom.model.row_step import GELU, gelu
+from vaiom.model.incremental import GELU, gelu
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -24,7 +26,8 @@ WIDTH = 256
 LEAST_SPREAD = 1e-3
 """Added to the standard deviation of each field."""
 LEAST_USED = 1.01 * LEAST_SPREAD
-"""Fields that are constant on Train are ignored, such as masks, which never precede a target there."""
+"""Fields that are constant on Train are ignored, such as masks, which never precede a target there.
+"""
 _BLOCK = 65_536
 """Rows per pass through the heads."""
 
@@ -44,7 +47,9 @@ class FittedHorizons:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Horizons:
-    """Trained heads: one hidden layer shared by all horizons, as in `training.horizons.HorizonHeads`."""
+    """Trained heads: one hidden layer shared by all horizons, as in
+    `training.horizons.HorizonHeads`.
+    """
 
     fitted: FittedHorizons
     tensors: Tensors
@@ -54,7 +59,9 @@ class Horizons:
         known = [each.bars for each in self.fitted.fits]
         if bars not in known:
             raise unknown_horizon(bars, known)
-        outputs = slice(known.index(bars) * NUM_RETURN_BUCKETS, (known.index(bars) + 1) * NUM_RETURN_BUCKETS)
+        outputs = slice(
+            known.index(bars) * NUM_RETURN_BUCKETS, (known.index(bars) + 1) * NUM_RETURN_BUCKETS
+        )
         second, bias = self.tensors["second.weight"][outputs], self.tensors["second.bias"][outputs]
         centre, spread = self.tensors["centre"], self.tensors["spread"]
         h_ND, x_NF = (each.reshape(-1, each.shape[-1]) for each in (hidden, inputs))
@@ -64,7 +71,9 @@ class Horizons:
             x = np.clip(x_NF[rows, : len(centre)].astype(np.float32), -INPUT_LIMIT, INPUT_LIMIT)
             x = np.where(spread > LEAST_USED, (x - centre) / spread, np.float32(0))
             first = np.concatenate([h_ND[rows], x], axis=1) @ self.tensors["first.weight"].T
-            logits[rows] = gelu((first + self.tensors["first.bias"]) * GELU) @ (second.T * GELU) + bias
+            logits[rows] = (
+                gelu((first + self.tensors["first.bias"]) * GELU) @ (second.T * GELU) + bias
+            )
         probs = np.exp(logits - logits.max(axis=-1, keepdims=True))
         return np.asarray(probs / probs.sum(axis=-1, keepdims=True)).reshape(*hidden.shape[:-1], -1)
 
@@ -83,7 +92,9 @@ def load_horizons(path: Path, card: ModelCard) -> Horizons:
     """Load the heads of this very model, or raise an error that says why they cannot be trusted."""
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
     try:
-        fitted = from_json(FittedHorizons, {name: header[name] for name in FittedHorizons.__dataclass_fields__})
+        fitted = from_json(
+            FittedHorizons, {name: header[name] for name in FittedHorizons.__dataclass_fields__}
+        )
         num_fields, outputs = card.config.num_continuous, len(fitted.fits) * NUM_RETURN_BUCKETS
         shapes = {"first.weight": (WIDTH, card.config.width + num_fields), "first.bias": (WIDTH,)}
         shapes |= {"second.weight": (outputs, WIDTH), "second.bias": (outputs,)}
@@ -92,9 +103,13 @@ def load_horizons(path: Path, card: ModelCard) -> Horizons:
             raise ValueError("tensors of other heads")
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         got = str(error).splitlines()[0]
-        raise CheckpointError("not the horizons of a model", where=path, got=got, fix="vaiom horizons RUN") from error
+        raise CheckpointError(
+            "not the horizons of a model", where=path, got=got, fix="vaiom horizons RUN"
+        ) from error
     if fitted.checkpoint_sha256 != card.sha256:
         problem = "the horizons were fitted to another checkpoint than the run's best one"
         got = fitted.checkpoint_sha256
-        raise CheckpointError(problem, where=path, expected=card.sha256, got=got, fix="vaiom horizons RUN")
+        raise CheckpointError(
+            problem, where=path, expected=card.sha256, got=got, fix="vaiom horizons RUN"
+        )
     return Horizons(fitted=fitted, tensors=tensors)

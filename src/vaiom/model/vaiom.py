@@ -1,7 +1,7 @@
 """The whole model: an encoder of events, the backbone and the heads.
 
-Enters: windows of events (B, T, F), continuous or discrete, and metadata per window (B, 3), constant because windows
-never cross assets. Leaves: named logits per position.
+Enters: windows of events (B, T, F), continuous or discrete, and metadata per window (B, 3),
+constant because windows never cross assets. Leaves: named logits per position.
 Paper: Methods, "Input Representations" and "VAIOM Backbone"; initialisation is PyTorch's.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, gelu, linear
 from torch.overrides import TorchFunctionMode
 
-from vaiom.events.fields import CROSS_FIELDS, DISC_FIELDS, UNKNOWN_ASSET
+from vaiom.features.fields import CROSS_FIELDS, DISC_FIELDS, UNKNOWN_ASSET
 from vaiom.model.config import INPUT_LIMIT, ModelConfig
 from vaiom.model.decoder import Decoder, Gru
 from vaiom.model.heads import Heads, return_log_probs
@@ -27,19 +27,25 @@ CLASS_TABLE = "encoder.embeddings.asset_class_id.weight"
 
 
 class Encoder(nn.Module):
-    """MLP of field embeddings (DiscIn), fields (ContIn), or projected fields and metadata embeddings (HybridContIn)."""
+    """MLP of field embeddings (DiscIn), fields (ContIn), or projected fields and metadata
+    embeddings (HybridContIn).
+    """
 
     def __init__(self, config: ModelConfig, vocabulary: Mapping[str, int]) -> None:
         super().__init__()
         self.input, width, num_fields = config.input, config.width, len(config.input_fields)
         self.asset_dropout, self.cross_dropout = config.asset_dropout, config.cross_dropout
         if self.cross_dropout:
-            own = torch.tensor([name not in CROSS_FIELDS for name in config.input_fields], device="cpu")
+            own = torch.tensor(
+                [name not in CROSS_FIELDS for name in config.input_fields], device="cpu"
+            )
             self.register_buffer("_own_F", own, persistent=False)
         if self.input == "hybrid":
             self.continuous = nn.Linear(num_fields, width)
         size = max(MIN_EMBEDDING_WIDTH, width // len(DISC_FIELDS) if self.input == "disc" else 0)
-        self.embeddings = nn.ModuleDict({name: nn.Embedding(vocabulary[name], size) for name in config.embedded})
+        self.embeddings = nn.ModuleDict(
+            {name: nn.Embedding(vocabulary[name], size) for name in config.embedded}
+        )
         entering = {"disc": 0, "cont": num_fields, "hybrid": width}[self.input]
         self.first = nn.Linear(entering + len(config.embedded) * size, width)
         self.second = nn.Linear(width, width)
@@ -61,16 +67,26 @@ class Encoder(nn.Module):
                 asset_B1 = meta_BM[:, :1].masked_fill(hidden_B[:, None], UNKNOWN_ASSET)
                 meta_BM = torch.cat([asset_B1, meta_BM[:, 1:]], dim=1)
             continuous = gelu(self.continuous(x_BTF.clamp(-INPUT_LIMIT, INPUT_LIMIT)))
-            embedded = torch.cat([table(meta_BM[:, field]) for field, table in enumerate(tables)], dim=-1)
-            # The paper's concatenation, with the constant part of the product computed once per window.
-            for_events, for_window = self.first.weight.split([continuous.shape[-1], embedded.shape[-1]], dim=1)
-            fused = linear(continuous, for_events) + linear(embedded, for_window, self.first.bias)[:, None]
+            embedded = torch.cat(
+                [table(meta_BM[:, field]) for field, table in enumerate(tables)], dim=-1
+            )
+            # The paper's concatenation, with the constant part of the product computed once per
+            # window.
+            for_events, for_window = self.first.weight.split(
+                [continuous.shape[-1], embedded.shape[-1]], dim=1
+            )
+            fused = (
+                linear(continuous, for_events)
+                + linear(embedded, for_window, self.first.bias)[:, None]
+            )
         hidden: Tensor = self.second(gelu(fused))
         return hidden
 
 
 def _look_up(table: nn.Module, index_BT: Tensor) -> Tensor:
-    """Rows of a table; in training on a GPU as a product, whose gradient is one too instead of a scatter."""
+    """Rows of a table; in training on a GPU as a product, whose gradient is one too instead of a
+    scatter.
+    """
     assert isinstance(table, nn.Embedding)
     if not index_BT.is_cuda or not torch.is_grad_enabled():
         return embedding(index_BT.long(), table.weight)
@@ -88,7 +104,11 @@ class Vaiom(nn.Module):
 
     def compiled(self, function: Callable[..., Any]) -> Any:
         """A function that calls the model, compiled; recurrent layers have their own kernels."""
-        return torch.compile(function, fullgraph=True, dynamic=False) if self.config.backbone == "decoder" else function
+        return (
+            torch.compile(function, fullgraph=True, dynamic=False)
+            if self.config.backbone == "decoder"
+            else function
+        )
 
     def hidden(self, x_BTF: Tensor, meta_BM: Tensor, last_only: bool = False) -> Tensor:
         """(B, T, D) inputs of the heads at every position, or (B, 1, D) at the last alone."""
@@ -105,7 +125,9 @@ class Vaiom(nn.Module):
         return return_log_probs(self(x_BTF, meta_BM, last_only=True))[:, -1]
 
     def saved_tensors(self) -> dict[str, Tensor]:
-        """Copies of all parameters on the CPU; an untrained unknown asset becomes the mean of the known ones."""
+        """Copies of all parameters on the CPU; an untrained unknown asset becomes the mean of the
+        known ones.
+        """
         tensors = {name: value.detach().cpu().clone() for name, value in self.state_dict().items()}
         table = tensors.get(ASSET_TABLE)
         if table is not None and not self.config.asset_dropout:
@@ -115,7 +137,9 @@ class Vaiom(nn.Module):
 
 def count_parameters(config: ModelConfig, vocabulary: Mapping[str, int]) -> int:
     """The exact number of trainable parameters, without allocating them."""
-    return sum(parameter.numel() for parameter in unallocated_model(config, vocabulary).parameters())
+    return sum(
+        parameter.numel() for parameter in unallocated_model(config, vocabulary).parameters()
+    )
 
 
 def unallocated_model(config: ModelConfig, vocabulary: Mapping[str, int]) -> Vaiom:
@@ -125,7 +149,9 @@ def unallocated_model(config: ModelConfig, vocabulary: Mapping[str, int]) -> Vai
 
 
 class _SkipInitialisation(TorchFunctionMode):
-    """Skips in-place initialisation: on tensors without memory, it would make PyTorch load its compiler."""
+    """Skips in-place initialisation: on tensors without memory, it would make PyTorch load its
+    compiler.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.__name__

@@ -1,4 +1,6 @@
-"""What a run has to report: evaluations, scored events, training log, checkpoint and, if it can be reached, corpus."""
+"""What a run has to report: evaluations, scored events, training log, checkpoint and, if it can be
+reached, corpus.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from vaiom.corpus.splits import SEALED, VALIDATION, SplitConfig
+from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import Evaluation, ForecastScore
 from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, ledger_heads, read_ledger
 from vaiom.evaluation.predictor import require_tokenizer
 from vaiom.evaluation.scores import MODEL, ScoredEvents, read_events
-from vaiom.events.corpus import Corpus, open_corpus
-from vaiom.events.splits import SEALED, VALIDATION, SplitConfig
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
 from vaiom.run import Run
 
@@ -54,7 +56,9 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What a report is made from other than the files of its run; the page has it as JSON, for the audit."""
+    """What a report is made from other than the files of its run; the page has it as JSON, for the
+    audit.
+    """
 
     run: str
     corpus: str | None
@@ -85,12 +89,16 @@ class RunContents:
         """The scorings of a test split of the corpus by any model."""
         if self.corpus is None or self.inputs.ledger_sha256 is None:
             return []
-        looks = read_ledger(self.corpus)[: ledger_heads(self.corpus).index(self.inputs.ledger_sha256)]
+        looks = read_ledger(self.corpus)[
+            : ledger_heads(self.corpus).index(self.inputs.ledger_sha256)
+        ]
         return [look for look in looks if look.checkpoint_sha256 != NO_CHECKPOINT]
 
 
 def read_run(run: Path, corpus: Path | None = None) -> RunContents:
-    """Everything that a report shows; without a named corpus, one that cannot be read is no error."""
+    """Everything that a report shows; without a named corpus, one that cannot be read is
+    no error.
+    """
     folder, opened, problem = Run(run), None, None
     checkpoint = load_checkpoint(folder.best)
     try:
@@ -133,7 +141,9 @@ def period_of(config: SplitConfig, split: str) -> str:
     """When the targets of a held-out split lie."""
     if split == SEALED:
         return f"{config.seal:%Y-%m-%d} and later"
-    return period_label(*dict(zip(config.test_names, config.tests, strict=True)).get(split, config.validation))
+    return period_label(
+        *dict(zip(config.test_names, config.tests, strict=True)).get(split, config.validation)
+    )
 
 
 def _read_splits(run: Run, checkpoint: Checkpoint) -> list[Split]:
@@ -141,7 +151,10 @@ def _read_splits(run: Run, checkpoint: Checkpoint) -> list[Split]:
     for name in (VALIDATION, *config.test_names, SEALED):
         if not run.evaluation(name).is_file():
             continue
-        evaluation, events = Evaluation.read(run.path, name, checkpoint.sha256), read_events(run.path, name)
+        evaluation, events = (
+            Evaluation.read(run.path, name, checkpoint.sha256),
+            read_events(run.path, name),
+        )
         expected = f"{evaluation.num_events} events of {', '.join(evaluation.bits)}"
         got = f"{len(events)} events of {', '.join(events.bits)}"
         if got != expected:
@@ -154,10 +167,22 @@ def _read_splits(run: Run, checkpoint: Checkpoint) -> list[Split]:
                 scores[folder.name] = score = ForecastScore.read(folder, name)
                 if score.run_sha256 != checkpoint.sha256:
                     fix = score.remade_by.format(run=folder, split=name)
-                    raise DataError("these forecasts were scored against another model", where=folder, fix=fix)
-        splits.append(Split(period=period_of(config, name), evaluation=evaluation, events=events, forecasts=scores))
+                    raise DataError(
+                        "these forecasts were scored against another model", where=folder, fix=fix
+                    )
+        splits.append(
+            Split(
+                period=period_of(config, name),
+                evaluation=evaluation,
+                events=events,
+                forecasts=scores,
+            )
+        )
     if not splits:
-        expected, fix = run.evaluation(VALIDATION).name, f"vaiom evaluate {run.path} --split {VALIDATION}"
+        expected, fix = (
+            run.evaluation(VALIDATION).name,
+            f"vaiom evaluate {run.path} --split {VALIDATION}",
+        )
         problem = "this run was not evaluated yet: there is nothing to report"
         raise DataError(problem, where=run.path, expected=expected, fix=fix)
     return splits

@@ -1,4 +1,6 @@
-"""Tables of data and provenance: bars, corpora, masked events, looks at Test, hashes and commands."""
+"""Tables of data and provenance: bars, corpora, masked events, looks at Test, hashes and
+commands.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from vaiom import __version__
 from vaiom.report.tables import NOTHING, Column, Table, count, facts, moment, percent2, prose, text
 
 if TYPE_CHECKING:
+    from vaiom.corpus.store import Corpus, SplitQuality
     from vaiom.evaluation.ledger import Look
-    from vaiom.events.corpus import Corpus, SplitQuality
     from vaiom.market.check import QualityReport
     from vaiom.report.contents import RunContents
 
@@ -22,13 +24,28 @@ _QUALITY = (
     Column("asset", text, "symbol"),
     Column("split", text, "split"),
     Column("rows", count, "rows"),
-    Column("valid events", count, "events", "Rows that may be trained on or scored, before any demand on context"),
+    Column(
+        "valid events",
+        count,
+        "events",
+        "Rows that may be trained on or scored, before any demand on context",
+    ),
     Column("zero next", percent2, "zero_share", "Next returns that are exactly zero"),
     Column("target dropped", percent2, "dropped_share", "For any reason, exact zeros included"),
 )
 _TAILS = (
-    Column("low tail", percent2, lambda each: sum(each.occupancy[:4]), "Events that ended in buckets 1 to 4"),
-    Column("high tail", percent2, lambda each: sum(each.occupancy[-4:]), "Events that ended in buckets 13 to 16"),
+    Column(
+        "low tail",
+        percent2,
+        lambda each: sum(each.occupancy[:4]),
+        "Events that ended in buckets 1 to 4",
+    ),
+    Column(
+        "high tail",
+        percent2,
+        lambda each: sum(each.occupancy[-4:]),
+        "Events that ended in buckets 13 to 16",
+    ),
 )
 
 
@@ -38,11 +55,17 @@ def bar_folder(manifest: Mapping[str, Any], folder: Path) -> list[Table]:
     changed = [
         [symbol, name.replace("_", " "), number]
         for symbol, entry in entries
-        for name, number in {"flat_dropped": entry.get("flat_dropped"), **entry.get("repairs", {})}.items()
+        for name, number in {
+            "flat_dropped": entry.get("flat_dropped"),
+            **entry.get("repairs", {}),
+        }.items()
         if number
     ]
     columns = [Column("asset"), Column("rows", count), Column("first"), Column("last")]
-    rows = [[symbol, entry["rows"], moment(entry["first"]), moment(entry["last"])] for symbol, entry in entries]
+    rows = [
+        [symbol, entry["rows"], moment(entry["first"]), moment(entry["last"])]
+        for symbol, entry in entries
+    ]
     changes = [Column("asset"), Column("what"), Column("rows", count)]
     return [
         Table(f"Bars in {folder}", columns, rows),
@@ -73,7 +96,13 @@ def price_quality(report: QualityReport) -> list[Table]:
     columns = [*map(Column, ("asset", "severity", "kind")), Column("rows", count)]
     columns.append(Column("what, and the first of them", prose))
     findings = [
-        [asset.symbol, each.severity, each.kind, each.count, "\n".join([each.summary, *each.examples[:1]])]
+        [
+            asset.symbol,
+            each.severity,
+            each.kind,
+            each.count,
+            "\n".join([each.summary, *each.examples[:1]]),
+        ]
         for asset in report.assets
         for each in asset.findings
     ]
@@ -86,7 +115,7 @@ def price_quality(report: QualityReport) -> list[Table]:
 
 def corpus_tables(corpus: Corpus) -> list[Table]:
     """The assets of a corpus with their events, the bucket edges, and where it comes from."""
-    from vaiom.events.corpus import count_events
+    from vaiom.corpus.store import count_events
 
     manifest, splits = corpus.manifest, corpus.splits.names
     counts = count_events(corpus)
@@ -95,7 +124,9 @@ def corpus_tables(corpus: Corpus) -> list[Table]:
         + [counts[split][symbol] for split in splits]
         for symbol, asset in manifest["assets"].items()
     ]
-    rows.append(["all", "", "", "", manifest["rows"], *(sum(counts[split].values()) for split in splits)])
+    rows.append(
+        ["all", "", "", "", manifest["rows"], *(sum(counts[split].values()) for split in splits)]
+    )
     columns = [*map(Column, ("asset", "class", "first bar", "last bar"))]
     columns += [Column(name, count) for name in ("rows", *splits)]
     maps = [Column("map"), Column("buckets", count), Column("inner edges", prose)]
@@ -104,7 +135,11 @@ def corpus_tables(corpus: Corpus) -> list[Table]:
         for name, values in corpus.edges.items()
     ]
     return [
-        Table(f"Corpus {corpus.path}: {manifest['timeframe']} bars, events with 512 bars of context", columns, rows),
+        Table(
+            f"Corpus {corpus.path}: {manifest['timeframe']} bars, events with 512 bars of context",
+            columns,
+            rows,
+        ),
         Table(f"Bucket edges, {'of a model' if corpus.like else 'fitted on Train'}", maps, edges),
         facts(
             "Provenance",
@@ -127,14 +162,20 @@ def split_quality(quality: Sequence[SplitQuality]) -> Table:
         return Column(name, percent2, lambda each: each.mask_share[mask], "Share of rows masked")
 
     columns = [*_QUALITY, *map(masked, quality[0].mask_share if quality else ()), *_TAILS]
-    return Table.of("What was masked and dropped, by asset and split of the target", columns, quality)
+    return Table.of(
+        "What was masked and dropped, by asset and split of the target", columns, quality
+    )
 
 
 def looks_at_test(looks: Sequence[Look], own: str) -> Table:
-    """The ledger: when a test split was scored, and by what; `own` is the checkpoint of the report."""
+    """The ledger: when a test split was scored, and by what; `own` is the checkpoint of
+    the report.
+    """
 
     def checkpoint(look: Look) -> str:
-        return look.checkpoint_sha256[:12] + (" (this one)" if look.checkpoint_sha256 == own else "")
+        return look.checkpoint_sha256[:12] + (
+            " (this one)" if look.checkpoint_sha256 == own else ""
+        )
 
     columns = [
         Column("when (UTC)", text, lambda look: look.when.replace("T", " ").removesuffix("+00:00")),
@@ -148,16 +189,26 @@ def looks_at_test(looks: Sequence[Look], own: str) -> Table:
 
 def provenance(contents: RunContents) -> Table:
     """The hashes and versions of everything that the figures depend on."""
-    origin, tokenizer, now = contents.checkpoint.provenance, contents.checkpoint.tokenizer, contents.corpus
+    origin, tokenizer, now = (
+        contents.checkpoint.provenance,
+        contents.checkpoint.tokenizer,
+        contents.corpus,
+    )
     problem, head = contents.inputs.corpus_problem, contents.inputs.ledger_sha256
-    grown = " (the corpus has grown or changed since)" if now is not None and now.sha256 != origin.corpus_sha256 else ""
+    grown = (
+        " (the corpus has grown or changed since)"
+        if now is not None and now.sha256 != origin.corpus_sha256
+        else ""
+    )
     return facts(
         "Hashes and versions",
         {
             "experiment, seed, step": f"{origin.experiment}, {origin.seed}, {count(origin.step)}",
             "checkpoint": contents.checkpoint.sha256,
             "corpus at training": origin.corpus_sha256,
-            "corpus now": f"{now.sha256}{grown}" if now is not None else f"not reachable: {problem}",
+            "corpus now": f"{now.sha256}{grown}"
+            if now is not None
+            else f"not reachable: {problem}",
             "tokenizer": tokenizer.sha256,
             "ledger of looks": head or NOTHING,
             "assets": ", ".join(tokenizer.symbols),
@@ -171,17 +222,31 @@ def provenance(contents: RunContents) -> Table:
 
 
 def commands(contents: RunContents) -> list[str]:
-    """The command lines that lead from the corpus to the report: train, then each split's, then report."""
+    """The command lines that lead from the corpus to the report: train, then each split's, then
+    report.
+    """
     from vaiom.baselines.base import BASELINES, PLAIN
-    from vaiom.events.splits import SEALED
+    from vaiom.corpus.splits import SEALED
     from vaiom.experiments.registry import EXPERIMENTS
     from vaiom.training.experiment import changed, experiment_of_checkpoint
 
     run, corpus = contents.inputs.run, contents.inputs.corpus or "CORPUS"
     origin, context = contents.checkpoint.provenance, str(contents.checkpoint.model.config.history)
-    train = ["vaiom", "train", corpus, "--experiment", origin.experiment, "--seed", str(origin.seed)]
-    if named := EXPERIMENTS.get(origin.experiment):  # and each setting in which the run differs from it
-        for key, (value, _) in changed(named, experiment_of_checkpoint(contents.checkpoint)).items():
+    train = [
+        "vaiom",
+        "train",
+        corpus,
+        "--experiment",
+        origin.experiment,
+        "--seed",
+        str(origin.seed),
+    ]
+    if named := EXPERIMENTS.get(
+        origin.experiment
+    ):  # and each setting in which the run differs from it
+        for key, (value, _) in changed(
+            named, experiment_of_checkpoint(contents.checkpoint)
+        ).items():
             if key != "seed":
                 train += ["--set", f"{key}={','.join(value) if isinstance(value, list) else value}"]
     out = [[*train, "--out", run]]
@@ -193,5 +258,7 @@ def commands(contents: RunContents) -> list[str]:
             options = ["--out", BASELINES_FOLDER, "--only", ",".join(names), "--context", context]
             out.append(["vaiom", "baselines", corpus, *options, "--split", split.name])
         unseal = ["--unseal", SEALED] if split.name == SEALED else []
-        out.append(["vaiom", "evaluate", run, "--corpus", corpus, "--split", split.name, *unseal, *stored])
+        out.append(
+            ["vaiom", "evaluate", run, "--corpus", corpus, "--split", split.name, *unseal, *stored]
+        )
     return [shlex.join(words) for words in (*out, ["vaiom", "report", run, "--corpus", corpus])]

@@ -1,4 +1,6 @@
-"""The report of a run as one HTML file that needs nothing else, its headline tables, and the model card."""
+"""The report of a run as one HTML file that needs nothing else, its headline tables, and the model
+card.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from vaiom.codec import to_json
+from vaiom.corpus.store import read_manifest, split_quality
 from vaiom.errors import UserError
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.inference import LEVEL
-from vaiom.events.corpus import read_manifest, split_quality
-from vaiom.events.fields import NUM_RETURN_BUCKETS
+from vaiom.features.fields import NUM_RETURN_BUCKETS
 from vaiom.files import read_json, write_bytes
 from vaiom.model.checkpoint import USE, load_model
 from vaiom.model.vaiom import count_parameters
@@ -33,7 +35,9 @@ def write_report(
     markdown: Path | None = None,
     latex: Path | None = None,
 ) -> RunContents:
-    """Write the page (`report.html` in the run unless named) and, where named, the tables; returns their contents."""
+    """Write the page (`report.html` in the run unless named) and, where named, the tables; returns
+    their contents.
+    """
     contents = read_run(run, corpus)
     texts = {out or Run(run).report: render(contents)}
     tables = results.headline_tables(contents)
@@ -53,7 +57,9 @@ def render(contents: RunContents) -> str:
     def code(text: str) -> Markup:
         return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
-    tables = {split.name: results.tables_of(split.evaluation, split.label) for split in contents.splits}
+    tables = {
+        split.name: results.tables_of(split.evaluation, split.label) for split in contents.splits
+    }
     return _fill(
         "report.html",
         filters={"code": code},
@@ -72,7 +78,9 @@ def render(contents: RunContents) -> str:
 
 
 def render_card(run: Path) -> str:
-    """The card of a run's model or of a model file; a packaged model for use has the figures of its evidence."""
+    """The card of a run's model or of a model file; a packaged model for use has the figures of its
+    evidence.
+    """
     model, name = load_model(run), run.stem if run.is_file() else run.name
     for_use = model.provenance.purpose == USE
     judged = packaged_models().get(f"{name}{EVIDENCE_SUFFIX}", run) if for_use else run
@@ -99,7 +107,10 @@ def _about(run: Run) -> dict[str, Any]:
         about["cost"] = f"{metrics[-1]['seconds']:,.0f} s, teachers and compilation apart"
     with suppress(UserError):  # a model file, or a corpus that has moved
         assets = read_manifest(run.corpus_path())["assets"]
-        about["bars"] = {symbol: [moment(each[end]) for end in ("first", "last")] for symbol, each in assets.items()}
+        about["bars"] = {
+            symbol: [moment(each[end]) for end in ("first", "last")]
+            for symbol, each in assets.items()
+        }
     return about
 
 
@@ -112,6 +123,8 @@ def _fill(template: str, filters: dict[str, Callable[[Any], str]], **values: Any
     from jinja2 import Environment, StrictUndefined
 
     escapes = template.endswith(".html")
-    environment = Environment(autoescape=escapes, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    environment = Environment(
+        autoescape=escapes, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
     environment.filters |= {"count": count, **filters}
     return environment.from_string(_asset(template)).render(results=results, **values)

@@ -79,7 +79,9 @@ class Column:
     name: str
     show: Callable[[Any], str] = text
     source: str | Callable[[Any], Any] = lambda item: item
-    """In tables with a row per item: the path of an attribute of the item, or a function of the item."""
+    """In tables with a row per item: the path of an attribute of the item, or a function of the
+    item.
+    """
     about: str = ""
     """Its meaning, shown as a tooltip of its header."""
 
@@ -109,21 +111,31 @@ class Table:
     def formatted(self) -> list[list[str]]:
         """The text of every cell, row by row; strings stay as they are."""
         pairs = ([*zip(self.columns, row, strict=True)] for row in self.rows)
-        return [[each if isinstance(each, str) else column.show(each) for column, each in row] for row in pairs]
+        return [
+            [each if isinstance(each, str) else column.show(each) for column, each in row]
+            for row in pairs
+        ]
 
     def to_terminal(self, width: int) -> Group:
-        """For a screen of this width; a wider table continues below, each part with the first column."""
+        """For a screen of this width; a wider table continues below, each part with the first
+        column.
+        """
         from rich.cells import cell_len
         from rich.console import Group
         from rich.table import Table as RichTable
         from rich.text import Text
 
         plain, gap = str.maketrans({MINUS: "-", NOTHING: "-"}), 2
-        heads = [column.name if column.is_text else column.name.replace(" ", "\n") for column in self.columns]
+        heads = [
+            column.name if column.is_text else column.name.replace(" ", "\n")
+            for column in self.columns
+        ]
         rows = [[cell.translate(plain) for cell in row] for row in self.formatted()]
         # Numbers are never cut, and prose is broken into lines.
         columns = zip(heads, *rows, strict=True)
-        sizes = [max(cell_len(line) for cell in cells for line in cell.split("\n")) for cells in columns]
+        sizes = [
+            max(cell_len(line) for cell in cells for line in cell.split("\n")) for cells in columns
+        ]
         wraps, parts = any(column.show is prose for column in self.columns), list[list[int]]()
         for place, size in enumerate(sizes):
             full = parts and sum(sizes[each] + gap for each in parts[-1]) + size > width
@@ -134,7 +146,9 @@ class Table:
         shown: list[RichTable | Text] = [Text(self.caption, style="bold")]
         for part in parts:
             total = sum(sizes[each] + gap for each in part) - gap
-            out = RichTable(header_style="bold", pad_edge=False, box=None, width=None if wraps else total)
+            out = RichTable(
+                header_style="bold", pad_edge=False, box=None, width=None if wraps else total
+            )
             for each in part:
                 column = self.columns[each]
                 justify: Any = "left" if column.is_text else "right"
@@ -158,9 +172,13 @@ class Table:
                 tag, scope = ("td", "") if cells else ("th", ' scope="row"')
                 # Pairs sort by their first number, what is no number as words.
                 key = value[0] if isinstance(value, tuple) else value
-                sorts_by = "" if key is None or isinstance(key, str) else f' data-value="{float(key)!r}"'
+                sorts_by = (
+                    "" if key is None or isinstance(key, str) else f' data-value="{float(key)!r}"'
+                )
                 cells.append(f"<{tag}{scope}{style}{sorts_by}>{html.escape(text)}</{tag}>")
-            lines.append(f"<tr{' class=strong' if number in self.strong else ''}>{''.join(cells)}</tr>")
+            lines.append(
+                f"<tr{' class=strong' if number in self.strong else ''}>{''.join(cells)}</tr>"
+            )
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
             f"<table><caption><span>{caption}</span></caption>\n<thead><tr>{''.join(heads)}</tr></thead>\n"
@@ -174,29 +192,37 @@ class Table:
             "| " + " | ".join(escape_markdown(column.name) for column in self.columns) + " |",
             "|" + "|".join(":---" if column.is_text else "---:" for column in self.columns) + "|",
         ]
-        lines += ["| " + " | ".join(cells) + " |" for cells in self._escaped(escape_markdown, "**{}**")]
+        lines += [
+            "| " + " | ".join(cells) + " |" for cells in self._escaped(escape_markdown, "**{}**")
+        ]
         return f"**{escape_markdown(self.caption)}**\n\n" + "\n".join(lines) + "\n"
 
     def to_latex(self) -> str:
         """A float for `\\usepackage{booktabs,textcomp}`."""
+        alignment = "".join("l" if column.is_text else "r" for column in self.columns)
         lines = [
             r"\begin{table}[h]",
             r"\centering",
             rf"\caption{{{escape_latex(self.caption)}}}",
-            rf"\begin{{tabular}}{{{''.join('l' if column.is_text else 'r' for column in self.columns)}}}",
+            rf"\begin{{tabular}}{{{alignment}}}",
             r"\toprule",
             " & ".join(escape_latex(column.name) for column in self.columns) + r" \\",
             r"\midrule",
         ]
         # A bracket right after a line break would be read as its optional argument.
-        lines += ["{}" + " & ".join(cells) + r" \\" for cells in self._escaped(escape_latex, r"\textbf{{{}}}")]
+        lines += [
+            "{}" + " & ".join(cells) + r" \\"
+            for cells in self._escaped(escape_latex, r"\textbf{{{}}}")
+        ]
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
     def _escaped(self, escape: Callable[[str], str], strong: str) -> Iterator[list[str]]:
         """The escaped cells of every row, those of strong rows in bold."""
         for number, row in enumerate(self.formatted()):
             cells = [escape(cell) for cell in row]
-            yield [strong.format(cell) if cell and number in self.strong else cell for cell in cells]
+            yield [
+                strong.format(cell) if cell and number in self.strong else cell for cell in cells
+            ]
 
 
 def facts(caption: str, rows: Mapping[str, str]) -> Table:

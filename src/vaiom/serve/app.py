@@ -1,8 +1,8 @@
 """The HTTP service: its routes, live assets, batching, error responses and dashboard.
 
-Enters: a `ServeConfig`, then validated requests. Leaves: an ASGI application whose responses are forecasts, what became
-of the bars, or an `ErrorAnswer`. Bars of one asset are processed in order, so that each is scored by the forecast made
-before it; forecasts of different assets are batched.
+Enters: a `ServeConfig`, then validated requests. Leaves: an ASGI application whose responses are
+forecasts, what became of the bars, or an `ErrorAnswer`. Bars of one asset are processed in order,
+so that each is scored by the forecast made before it; forecasts of different assets are batched.
 """
 
 from __future__ import annotations
@@ -62,7 +62,12 @@ _ROUTES = (
     ("GET", "/readyz", "ready", "operation", (503,)),
     ("GET", "/metrics", "page", "operation", _KEYS),
 )
-_PAGE_TYPES = {".html": "text/html", ".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
+_PAGE_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".js": "text/javascript",
+}
 _log = logging.getLogger("vaiom.serve")
 
 Result = TypeVar("Result")
@@ -80,12 +85,21 @@ class Service:
         self.forecaster = Forecaster.load(config.run, config.device, config.threads)
         self.model_card = schemas.ModelCard.of(self.forecaster)
         self.store = Store(config.state, self.forecaster.card.sha256)
-        self.ledger = ForecastLedger(config.ledger, self.forecaster.card.sha256) if config.ledger else None
+        self.ledger = (
+            ForecastLedger(config.ledger, self.forecaster.card.sha256) if config.ledger else None
+        )
         try:
-            self.live = LiveAssets(self.forecaster, self.store, config.alert_bits, self.ledger, config.utc_offset)
+            self.live = LiveAssets(
+                self.forecaster, self.store, config.alert_bits, self.ledger, config.utc_offset
+            )
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            fix = "have it computed again from the stored bars (vaiom state DIR --rebuild), or choose another --state"
-            raise DataError("the stored state is damaged", where=self.store.path, got=repr(error), fix=fix) from error
+            fix = (
+                "have it computed again from the stored bars (vaiom state DIR --rebuild), or "
+                "choose another --state"
+            )
+            raise DataError(
+                "the stored state is damaged", where=self.store.path, got=repr(error), fix=fix
+            ) from error
         self.replays = self.live.load_folder(config.bars, config.backfill) if config.bars else []
         """Bars from a folder whose forecasts are still to be replayed, oldest first."""
         self.posted = PostedHistories(self.forecaster)
@@ -127,26 +141,40 @@ class Service:
         if self.ledger:
             self.ledger.close()
 
-    async def forecast(self, body: schemas.ForecastRequest, horizon: schemas.Horizon = 1) -> schemas.ForecastAnswer:
+    async def forecast(
+        self, body: schemas.ForecastRequest, horizon: schemas.Horizon = 1
+    ) -> schemas.ForecastAnswer:
         """Forecast the bar after the last of the posted bars, or a horizon of bars."""
         self._require_ready()
         self.forecaster.at(horizon)
         bars = {**body.others, body.symbol: body.bars}
         now = body.now or self.live.now()
-        dist = await self._in_model_thread(partial(self.posted.forecast, bars, body.symbol, now, horizon))
+        dist = await self._in_model_thread(
+            partial(self.posted.forecast, bars, body.symbol, now, horizon)
+        )
         return schemas.ForecastAnswer.of(dist, body.beyond)
 
-    async def every(self, horizon: schemas.Horizon = 1, now: schemas.Now = None) -> schemas.ForecastsAnswer:
-        """The forecasts after the last bars of all live assets, for the next bar or a horizon of bars."""
+    async def every(
+        self, horizon: schemas.Horizon = 1, now: schemas.Now = None
+    ) -> schemas.ForecastsAnswer:
+        """The forecasts after the last bars of all live assets, for the next bar or a horizon of
+        bars.
+        """
         ready = [symbol for symbol in self.live.symbols if self.live.online.ready(symbol)]
-        return schemas.ForecastsAnswer(forecasts=[await self.current(each, now, horizon=horizon) for each in ready])
+        return schemas.ForecastsAnswer(
+            forecasts=[await self.current(each, now, horizon=horizon) for each in ready]
+        )
 
     async def assets(self) -> schemas.AssetsAnswer:
         """The state of every live asset, and the model's drift on it."""
-        return await self._in_state_thread(self.live.assets)  # between bars, which make forecasts old
+        return await self._in_state_thread(
+            self.live.assets
+        )  # between bars, which make forecasts old
 
     async def push(self, symbol: schemas.Symbol, body: schemas.PushRequest) -> schemas.PushAnswer:
-        """Take the next bars of a live asset; they are on disk before the response, which has the new forecast."""
+        """Take the next bars of a live asset; they are on disk before the response, which has the
+        new forecast.
+        """
         self._require_ready()
         self.live.require(symbol)
         async with self._locks[symbol]:
@@ -171,7 +199,8 @@ class Service:
     async def _take_all(self) -> None:
         """Take the waiting bars, a batch at a time."""
         while self._pushes:
-            # A client that disconnects before its turn holds no lock: another may push the same asset.
+            # A client that disconnects before its turn holds no lock: another may push the same
+            # asset.
             pushes, self._pushes = [each for each in self._pushes if not each[2].done()], []
             self.metrics.batches.observe(len(pushes))
             results: Sequence[Pushed | Exception]
@@ -189,11 +218,15 @@ class Service:
                     future.set_result(result)
 
     async def cut(self, symbol: schemas.Symbol, after: schemas.Stamp) -> schemas.CutAnswer:
-        """Remove the bars of a live asset after a moment, and the scores they settled. Always needs an API key."""
+        """Remove the bars of a live asset after a moment, and the scores they settled. Always needs
+        an API key.
+        """
         if not self.config.api_keys:
             expected = "a service that was started with --api-key-file"
             fix = "stop the service and run `vaiom state`"
-            raise RefusalError(401, "bars are removed where API keys are in use", expected=expected, fix=fix)
+            raise RefusalError(
+                401, "bars are removed where API keys are in use", expected=expected, fix=fix
+            )
         self._require_ready()
         self.live.require(symbol)
         async with self._locks[symbol]:
@@ -219,15 +252,21 @@ class Service:
         return schemas.ForecastAnswer.of(dist, beyond, whole=law)
 
     async def portfolio(self, body: schemas.PortfolioRequest) -> schemas.PortfolioAnswer:
-        """Profit and loss of positions in live assets: risk, and the contribution of each position."""
+        """Profit and loss of positions in live assets: risk, and the contribution of each
+        position.
+        """
         self._require_ready()
         symbols = list(dict.fromkeys((*body.positions, *body.given)))
         for symbol in symbols:
             self.live.require(symbol)
         joint = await self._in_state_thread(self.live.joint, symbols, body.horizon)
         rest = joint.given(body.given) if body.given else joint
-        positions = {symbol: amount for symbol, amount in body.positions.items() if symbol not in body.given}
-        risk = await asyncio.to_thread(lambda: rest.portfolio(positions, seed=body.seed).to_dict(body.level))
+        positions = {
+            symbol: amount for symbol, amount in body.positions.items() if symbol not in body.given
+        }
+        risk = await asyncio.to_thread(
+            lambda: rest.portfolio(positions, seed=body.seed).to_dict(body.level)
+        )
         assert joint.as_of is not None
         return schemas.PortfolioAnswer(as_of=joint.as_of, horizon=body.horizon, **risk)
 
@@ -242,7 +281,9 @@ class Service:
     async def ready(self) -> schemas.ReadyAnswer:
         """Readiness, and the state of each asset's feed."""
         self._require_ready()
-        return schemas.ReadyAnswer(status="ready", feeds=self.follower.health() if self.follower else {})
+        return schemas.ReadyAnswer(
+            status="ready", feeds=self.follower.health() if self.follower else {}
+        )
 
     async def page(self) -> PlainTextResponse:
         """Counters, timings and drift for Prometheus."""
@@ -257,12 +298,20 @@ class Service:
             self.metrics.show(symbol, self.live.drift(symbol))
         for symbol, health in self.follower.health().items() if self.follower else ():
             self.metrics.show(symbol, health)
-        content, kind = generate_latest(self.metrics.registry), "text/plain; version=0.0.4; charset=utf-8"
+        content, kind = (
+            generate_latest(self.metrics.registry),
+            "text/plain; version=0.0.4; charset=utf-8",
+        )
         return PlainTextResponse(content, media_type=kind)
 
     def _require_ready(self) -> None:
         if not self.is_ready:
-            raise RefusalError(503, "the service is starting", retry_after=1, fix="ask again when GET /readyz says 200")
+            raise RefusalError(
+                503,
+                "the service is starting",
+                retry_after=1,
+                fix="ask again when GET /readyz says 200",
+            )
 
     async def _in_state_thread(self, function: Callable[..., Result], *inputs: Any) -> Result:
         """Run a function of the live assets in the worker thread, one at a time."""
@@ -271,7 +320,9 @@ class Service:
     async def _in_model_thread(self, make: Callable[[], Result]) -> Result:
         """Run `make` in the model's thread, one at a time, unless too many are waiting."""
         if self._num_waiting >= self.config.max_waiting:
-            raise RefusalError(503, "too many forecasts are waiting", retry_after=1, fix="ask again in a moment")
+            raise RefusalError(
+                503, "too many forecasts are waiting", retry_after=1, fix="ask again in a moment"
+            )
         self._num_waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._model, make)
@@ -319,7 +370,9 @@ class OwnService:
 
     def push(self, symbol: str, bars: Sequence[BarRow]) -> None:
         body = schemas.PushRequest.model_validate(as_json(bars))
-        asyncio.run_coroutine_threadsafe(self.service.push(symbol, body), self.service.loop).result()
+        asyncio.run_coroutine_threadsafe(
+            self.service.push(symbol, body), self.service.loop
+        ).result()
 
 
 def make_app(service: Service) -> FastAPI:
@@ -339,16 +392,22 @@ def make_app(service: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        exception_handlers={RequestValidationError: _refuse_invalid, HTTPException: _refuse_routing},
+        exception_handlers={
+            RequestValidationError: _refuse_invalid,
+            HTTPException: _refuse_routing,
+        },
     )
     app.add_middleware(LimitMiddleware, config=service.config, metrics=service.metrics)
     for method, path, name, group, statuses in _ROUTES:
         kind: Any = {"response_class": PlainTextResponse} if path == "/metrics" else {}
         refusals: dict[int | str, Any] = {
-            status: {"model": ErrorAnswer, "description": STATUSES[status]} for status in sorted(statuses)
+            status: {"model": ErrorAnswer, "description": STATUSES[status]}
+            for status in sorted(statuses)
         }
         handler = attrgetter(name)(service) if kind else _as_json(attrgetter(name)(service))
-        app.router.add_api_route(path, handler, methods=[method], tags=[group], responses=refusals, **kind)
+        app.router.add_api_route(
+            path, handler, methods=[method], tags=[group], responses=refusals, **kind
+        )
     shared = (files("vaiom.report") / "assets" / name for name in ("theme.css", "theme.js"))
     own = (each for each in (files("vaiom.serve") / "dashboard").iterdir() if each.is_file())
     pages = {each.name: each.read_bytes() for each in (*own, *shared)}
@@ -369,7 +428,9 @@ def _as_json(handler: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awai
     @wraps(handler)
     async def respond(*inputs: Any, **named: Any) -> Response:
         content = await handler(*inputs, **named)
-        headers = {"Server-Timing": content._timing} if isinstance(content, schemas.PushAnswer) else None
+        headers = (
+            {"Server-Timing": content._timing} if isinstance(content, schemas.PushAnswer) else None
+        )
         return Response(content.model_dump_json(), headers=headers, media_type="application/json")
 
     return respond
@@ -383,16 +444,25 @@ async def _refuse_invalid(request: Request, error: RequestValidationError) -> Re
         wanted = "JSON, with the header Content-Type: application/json"
         return error_response(DataError("the body is not sent as JSON", expected=wanted, got=got))
     unit = "character" if first["type"] == "json_invalid" else "row"
-    where = ", ".join(part if isinstance(part, str) else f"{unit} {part + 1}" for part in first["loc"])
+    where = ", ".join(
+        part if isinstance(part, str) else f"{unit} {part + 1}" for part in first["loc"]
+    )
     problem, expected, got = first["msg"], None, repr(first.get("input"))[:200]
     if first.get("ctx", {}).get("pattern") == schemas.STAMP:
-        problem, expected = "not a stamp of a bar", "2026-01-01T00:00:00, on the model's clock, without a zone"
+        problem, expected = (
+            "not a stamp of a bar",
+            "2026-01-01T00:00:00, on the model's clock, without a zone",
+        )
     fix = "see the schema at /openapi.json"
     return error_response(DataError(problem, expected=expected, where=where, got=got, fix=fix))
 
 
 async def _refuse_routing(request: Request, error: HTTPException) -> Response:
     status, where = error.status_code, request.url.path
-    problem = "the body is no JSON in UTF-8; it must not be compressed" if status == 400 else str(error.detail)
+    problem = (
+        "the body is no JSON in UTF-8; it must not be compressed"
+        if status == 400
+        else str(error.detail)
+    )
     refusal = RefusalError(status, problem, where=where, fix="see the routes at /openapi.json")
     return error_response(refusal, error.headers)

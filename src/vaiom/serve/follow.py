@@ -1,7 +1,8 @@
 """Follow a feed: push its bars to a service once they are complete, each once and in order.
 
-A source may repeat, skip, lag or correct itself: a hole is accepted after several identical answers, a correction of a
-stored bar is reported and never applied, and after an outage everything since the last stored bars is requested.
+A source may repeat, skip, lag or correct itself: a hole is accepted after several identical
+answers, a correction of a stored bar is reported and never applied, and after an outage everything
+since the last stored bars is requested.
 """
 
 from __future__ import annotations
@@ -147,7 +148,9 @@ class Follower:
         """Feed health by symbol."""
         for asset in self.assets.values():
             if asset.last:
-                asset.health.lag_seconds = (self._now() - asset.last - self.timeframe).total_seconds()
+                asset.health.lag_seconds = (
+                    self._now() - asset.last - self.timeframe
+                ).total_seconds()
         return {symbol: asset.health for symbol, asset in self.assets.items()}
 
     def _now(self) -> datetime:
@@ -168,14 +171,21 @@ class Follower:
         new = [bar for bar in bars if asset.last is None or bar.datetime > asset.last]
         # A hole, until enough answers confirmed it: bars before the first one can be pushed.
         stamps = [asset.last or new[0].datetime, *(bar.datetime for bar in new)] if new else []
-        doubts += [(after, before) for before, after in pairwise(stamps) if after - before > self.timeframe]
+        doubts += [
+            (after, before) for before, after in pairwise(stamps) if after - before > self.timeframe
+        ]
         asset.doubts = {doubt: asset.doubts.get(doubt, 0) + 1 for doubt in doubts}
-        first = min((after for (after, _), times in asset.doubts.items() if times < BELIEVED), default=datetime.max)
+        first = min(
+            (after for (after, _), times in asset.doubts.items() if times < BELIEVED),
+            default=datetime.max,
+        )
         new = [bar for bar in new if bar.datetime < first]
         if not new:
             return
         stored = self.sink.stored(asset.symbol)
-        if _newest(stored) != asset.last:  # another client pushed or removed bars: continue there next time
+        if (
+            _newest(stored) != asset.last
+        ):  # another client pushed or removed bars: continue there next time
             asset.last = _newest(stored)
             return
         self._compare(asset, bars, stored)
@@ -185,33 +195,47 @@ class Follower:
             asset.last = part[-1].datetime
 
     def _request(self, asset: _Asset) -> tuple[list[BarRow], list[_Doubt]]:
-        """The source's complete bars since shortly before the last stored one; in doubt if finer bars are missing."""
+        """The source's complete bars since shortly before the last stored one; in doubt if finer
+        bars are missing.
+        """
         now, step = self._now(), self.timeframe
         start = now - START_BARS * step
-        since = asset.last - LOOK_BACK * step if asset.last else start - (start - datetime.min) % step
+        since = (
+            asset.last - LOOK_BACK * step if asset.last else start - (start - datetime.min) % step
+        )
         moved = self.utc_offset if self.feed.in_utc else timedelta(0)
         bars, own = self.feed.read(asset.symbol, since - moved, now - moved)
         usual = infer_timeframe(bars["Datetime"], majority=True)
         if usual and usual > step:
             raise wrong_timeframe(f"bars of {asset.symbol}", self.sink.timeframe, usual)
         stamp, own = pl.col("Datetime"), min(own or step, step)
-        numbers = pl.col(NUMBER_COLUMNS)  # what is no number is missing: a service refuses it, again and again
+        numbers = pl.col(
+            NUMBER_COLUMNS
+        )  # what is no number is missing: a service refuses it, again and again
         bars = bars.with_columns(stamp + moved, pl.when(numbers.is_finite()).then(numbers))
         bars = bars.filter(stamp >= since).unique("Datetime", keep="last").sort("Datetime")
         now, newest = self._now(), cast(datetime | None, bars["Datetime"].max())
         source_now = self.feed.date + self.utc_offset if self.feed.date else now
         drift = (max(source_now, newest or source_now) - now).total_seconds()
         if abs(drift) > MOST_DRIFT_S >= abs(asset.health.clock_drift_seconds):
-            _log.warning("%s: the source's clock is %+.0f s ahead of that of this machine", asset.symbol, drift)
+            _log.warning(
+                "%s: the source's clock is %+.0f s ahead of that of this machine",
+                asset.symbol,
+                drift,
+            )
         asset.health.clock_drift_seconds = drift
         end = min(now, source_now) - FINAL_AFTER  # a bar must be complete by both clocks
         bars = bars.filter(stamp <= end - own)
         if own == step or bars.is_empty():
             return [*map(BarRow._make, bars.iter_rows())], []
         newest, where = bars["Datetime"][-1], Path(f"bars of {asset.symbol}")
-        bars = resample(bars, self.sink.timeframe, where=where, step=own).filter(stamp <= end - step)
+        bars = resample(bars, self.sink.timeframe, where=where, step=own).filter(
+            stamp <= end - step
+        )
         rows = [*map(BarRow._make, bars.iter_rows())]
-        return rows, [(bar.datetime, newest) for bar in rows[-1:] if newest + own < bar.datetime + step]
+        return rows, [
+            (bar.datetime, newest) for bar in rows[-1:] if newest + own < bar.datetime + step
+        ]
 
     def _compare(self, asset: _Asset, bars: Sequence[BarRow], stored: Sequence[BarRow]) -> None:
         """Report bars that differ from the stored ones or came too late; nothing is changed."""
@@ -220,7 +244,13 @@ class Follower:
             stamp, prices, before = bar.datetime, bar[1:5], known.get(bar.datetime, "nothing")
             if stored and stored[0].datetime <= stamp <= stored[-1].datetime and before != prices:
                 if bar not in asset.corrected:
-                    _log.warning("%s: of %s the source has %s now, stored is %s", asset.symbol, stamp, prices, before)
+                    _log.warning(
+                        "%s: of %s the source has %s now, stored is %s",
+                        asset.symbol,
+                        stamp,
+                        prices,
+                        before,
+                    )
                 asset.corrected.add(bar)
         asset.health.corrections = len(asset.corrected)
 
@@ -232,12 +262,18 @@ class HttpService:
         self.url, self.headers = url.rstrip("/"), {"Content-Type": "application/json"}
         self.headers |= {"Authorization": f"Bearer {key}"} if key else {}
         state = self._request("/v1/assets")
-        self.timeframe, self.symbols = str(state["timeframe"]), [str(each["symbol"]) for each in state["assets"]]
+        self.timeframe, self.symbols = (
+            str(state["timeframe"]),
+            [str(each["symbol"]) for each in state["assets"]],
+        )
 
     def stored(self, symbol: str) -> list[BarRow]:
         bars = self._request(f"/v1/assets/{symbol}/history?last={10 * LOOK_BACK}")["bars"]
         names = BarRow._fields[1:]
-        return [BarRow(datetime.fromisoformat(bar["datetime"]), *(bar[name] for name in names)) for bar in bars]
+        return [
+            BarRow(datetime.fromisoformat(bar["datetime"]), *(bar[name] for name in names))
+            for bar in bars
+        ]
 
     def push(self, symbol: str, bars: Sequence[BarRow]) -> None:
         self._request(f"/v1/assets/{symbol}/bars", as_json(bars))
@@ -250,10 +286,14 @@ class HttpService:
                 return dict(json.load(answer))
         except HTTPError as error:
             got = error.read(400).decode(errors="replace")
-            raise DataError(f"the service refuses with HTTP {error.code}", where=where, got=got) from error
+            raise DataError(
+                f"the service refuses with HTTP {error.code}", where=where, got=got
+            ) from error
         except (OSError, ValueError) as error:
             fix = "start it with `vaiom serve`, or correct --url"
-            raise DataError("the service does not answer", where=where, got=str(error), fix=fix) from error
+            raise DataError(
+                "the service does not answer", where=where, got=str(error), fix=fix
+            ) from error
 
 
 def as_json(bars: Sequence[BarRow]) -> dict[str, Any]:

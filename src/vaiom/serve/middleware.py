@@ -1,4 +1,6 @@
-"""ASGI middleware: host check, API keys, rate limits, size and time limits, security headers, request counts."""
+"""ASGI middleware: host check, API keys, rate limits, size and time limits, security headers,
+request counts.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,11 @@ class LimitMiddleware:
         self.app, self.config, self.metrics = app, config, metrics
         self.rate = RateLimit(config.rate_limit) if config.rate_limit else None
         self.wrong_keys = RateLimit(_WRONG_KEYS)
-        self.hosts = {"localhost", gethostname().lower(), *(name.lower() for name in config.hosts or ())}
+        self.hosts = {
+            "localhost",
+            gethostname().lower(),
+            *(name.lower() for name in config.hosts or ()),
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -95,7 +101,9 @@ class LimitMiddleware:
         except Exception:
             _log.exception("a request failed: %s %s", scope["method"], scope["path"])
             if not status:
-                failure = RefusalError(500, "an error of the service, not of the request; it was logged")
+                failure = RefusalError(
+                    500, "an error of the service, not of the request; it was logged"
+                )
                 await error_response(failure)(scope, receive, respond)
         route = getattr(scope.get("route"), "path", "none")
         self.metrics.requests.labels(route, status).inc()
@@ -113,7 +121,9 @@ class LimitMiddleware:
         except ValueError:
             expected = "an address, or " + ", ".join(sorted(self.hosts))
             fix = "start the service with --allow-host and this name, if it is the service's own"
-            raise RefusalError(421, "the request is for another host", expected=expected, got=host, fix=fix) from None
+            raise RefusalError(
+                421, "the request is for another host", expected=expected, got=host, fix=fix
+            ) from None
 
     def _admit(self, scope: Scope) -> None:
         client = (scope.get("client") or ("",))[0]
@@ -144,7 +154,9 @@ class LimitMiddleware:
                     self._require_size(len(body))
         except TimeoutError:
             expected = f"within {self.config.body_seconds:g} s"
-            raise RefusalError(408, "the request did not arrive in time", expected=expected) from None
+            raise RefusalError(
+                408, "the request did not arrive in time", expected=expected
+            ) from None
         waiting = [{**last, "body": bytes(body)}]
 
         async def receive_at_once() -> Message:
@@ -155,5 +167,14 @@ class LimitMiddleware:
     def _require_size(self, size: int) -> None:
         if size > self.config.max_body:
             expected = f"{self.config.max_body} bytes at most"
-            fix = "send fewer bars; a forecast needs no more than the model's context and some for its scales"
-            raise RefusalError(413, "the request is too large", expected=expected, got=f"{size} bytes or more", fix=fix)
+            fix = (
+                "send fewer bars; a forecast needs no more than the model's context and some "
+                "for its scales"
+            )
+            raise RefusalError(
+                413,
+                "the request is too large",
+                expected=expected,
+                got=f"{size} bytes or more",
+                fix=fix,
+            )

@@ -1,7 +1,9 @@
-"""Drift monitor: the model's losses on live bars against Frequency's, its calibration, and Prometheus metrics.
+"""Drift monitor: the model's losses on live bars against Frequency's, its calibration, and
+Prometheus metrics.
 
-Frequency is the pooled Train share of each bucket if Train bars are given, else the share among the bars scored so far,
-with Laplace smoothing. Paper: Methods, "Baselines" and "Evaluation and Ablation Protocol" (bits per event).
+Frequency is the pooled Train share of each bucket if Train bars are given, else the share among the
+bars scored so far, with Laplace smoothing. Paper: Methods, "Baselines" and "Evaluation and Ablation
+Protocol" (bits per event).
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from vaiom.baselines.base import smooth
-from vaiom.events.fields import ANY_MASK, BAD_RETURN
-from vaiom.events.rows import Columns
+from vaiom.corpus.rows import Columns
+from vaiom.distribution.returns import ReturnDistribution, stack
+from vaiom.features.fields import ANY_MASK, BAD_RETURN
 from vaiom.forecast.bars import moment_of
-from vaiom.forecast.distribution import ReturnDistribution, stack
 from vaiom.model.config import class_of
 from vaiom.serve.follow import FeedHealth
 from vaiom.serve.schemas import Calibration, Drift, SettledForecast
@@ -40,10 +42,16 @@ _ASSET_GAUGES = {
     "model_bits": ("model_bits", "Mean loss of the model over the drift window."),
     "frequency_bits": ("frequency_bits", "Mean loss of Frequency over the drift window."),
     "alert": ("drift_alert", "1 where the model lost to Frequency by more than is allowed."),
-    "lag_seconds": ("feed_lag_seconds", "Since the end of the last bar, where a source is followed."),
+    "lag_seconds": (
+        "feed_lag_seconds",
+        "Since the end of the last bar, where a source is followed.",
+    ),
     "failures": ("feed_failures", "Times in a row that the source had no usable answer."),
     "corrections": ("feed_corrections", "Stored bars of which the source says something else now."),
-    "clock_drift_seconds": ("feed_clock_drift_seconds", "How far the source's clock is ahead of model_bits."),
+    "clock_drift_seconds": (
+        "feed_clock_drift_seconds",
+        "How far the source's clock is ahead of model_bits.",
+    ),
 }
 
 
@@ -66,19 +74,28 @@ class FrequencyBaseline:
 
 
 def settle(
-    due: Sequence[tuple[ReturnDistribution, Columns, Columns]], frequency: FrequencyBaseline, *, replayed: bool = False
+    due: Sequence[tuple[ReturnDistribution, Columns, Columns]],
+    frequency: FrequencyBaseline,
+    *,
+    replayed: bool = False,
 ) -> list[SettledForecast]:
-    """Score forecasts made at the last rows of the first columns by the bars of the last rows of the second."""
+    """Score forecasts made at the last rows of the first columns by the bars of the last rows of
+    the second.
+    """
     if not due:
         return []
     every = stack([dist for dist, _, _ in due])
     returns, settled = np.array([after["log_ret"][-1] for _, _, after in due]), []
     pits = every.cdf(np.nan_to_num(returns))
-    figures = zip(due, returns.tolist(), every.quantile(FAN_LEVELS).tolist(), pits.tolist(), strict=True)
+    figures = zip(
+        due, returns.tolist(), every.quantile(FAN_LEVELS).tolist(), pits.tolist(), strict=True
+    )
     for (dist, before, after), log_ret, quantiles, pit in figures:
         scorable = not (before["flags"][-1] & ANY_MASK or after["flags"][-1] & BAD_RETURN)
         bucket = int(after["return_bucket"][-1])
-        probability = max(float(dist.probs[class_of(bucket)]), _LEAST_PROBABILITY) if scorable else math.nan
+        probability = (
+            max(float(dist.probs[class_of(bucket)]), _LEAST_PROBABILITY) if scorable else math.nan
+        )
         settled.append(
             SettledForecast(
                 as_of=dist.as_of,
@@ -109,7 +126,8 @@ def measure_drift(settled: Sequence[SettledForecast], alert_bits: float) -> Drif
         frequency_bits=frequency,
         gain_bits=frequency - model,
         gain_error=error if len(model_bits) > 1 else None,
-        alert=len(model_bits) >= MIN_SCORED and model - frequency - alert_bits > ALERT_ERRORS * error,
+        alert=len(model_bits) >= MIN_SCORED
+        and model - frequency - alert_bits > ALERT_ERRORS * error,
     )
 
 
@@ -118,7 +136,8 @@ def measure_calibration(settled: Sequence[SettledForecast]) -> Calibration:
     pits = np.array([each.pit for each in settled if each.pit is not None])
     counts = np.histogram(pits, PIT_BINS, (0.0, 1.0))[0]
     coverage = {
-        str(level): float((np.abs(pits - 0.5) <= level / 2).mean()) if len(pits) else None for level in COVERAGES
+        str(level): float((np.abs(pits - 0.5) <= level / 2).mean()) if len(pits) else None
+        for level in COVERAGES
     }
     return Calibration(scored=len(pits), pit_counts=counts.tolist(), coverage=coverage)
 
@@ -133,15 +152,25 @@ class Metrics:
         gauge = partial(Gauge, namespace="vaiom", registry=self.registry)
         histogram = partial(Histogram, namespace="vaiom", registry=self.registry)
         self.requests = counter("requests", "Requests by route and status.", ["route", "status"])
-        self.seconds = histogram("request_seconds", "Time from the request to the answer.", ["route"], buckets=SECONDS)
-        self.batches = histogram("batch_windows", "Windows that went through the model together.", buckets=SIZES)
+        self.seconds = histogram(
+            "request_seconds", "Time from the request to the answer.", ["route"], buckets=SECONDS
+        )
+        self.batches = histogram(
+            "batch_windows", "Windows that went through the model together.", buckets=SIZES
+        )
         self.bars = counter("bars", "Acknowledged bars since the start.", ["asset"])
         self.waiting = gauge("waiting_forecasts", "Forecasts that wait for the model.")
         self.ready = gauge("ready", "1 where the service can forecast.")
-        self.e_value = gauge("ledger_e_value", "Evidence on record that the model beats it; 1 is none.", ["baseline"])
+        self.e_value = gauge(
+            "ledger_e_value", "Evidence on record that the model beats it; 1 is none.", ["baseline"]
+        )
         self.model = gauge("model_info", "The model that is served.", ["sha256", "experiment"])
-        self.last_bar = gauge("last_bar_seconds", "Stamp of the last bar on its own clock, since 1970.", ["asset"])
-        self.of_asset = {field: gauge(name, words, ["asset"]) for field, (name, words) in _ASSET_GAUGES.items()}
+        self.last_bar = gauge(
+            "last_bar_seconds", "Stamp of the last bar on its own clock, since 1970.", ["asset"]
+        )
+        self.of_asset = {
+            field: gauge(name, words, ["asset"]) for field, (name, words) in _ASSET_GAUGES.items()
+        }
 
     def show(self, symbol: str, state: Drift | FeedHealth) -> None:
         """Update the gauges of an asset's drift or feed."""

@@ -1,4 +1,6 @@
-"""Configure and run the service; options, model, state and bars are validated before the first request."""
+"""Configure and run the service; options, model, state and bars are validated before the first
+request.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 
 # On shutdown, idle clients are not waited for longer than this.
 _STOP_SECONDS = 10
-# A pass through the model needs the GIL at every operation, and may wait this long each time for the thread that reads
-# requests.
+# A pass through the model needs the GIL at every operation, and may wait this long each time for
+# the thread that reads requests.
 _SWITCH_SECONDS = 2e-4
 
 
@@ -53,7 +55,8 @@ class ServeConfig:
     max_waiting: int = 256
     """Forecasts that may wait for the model."""
     alert_bits: float = 0.0
-    """Alert if the recent mean loss exceeds Frequency's by more than this and than chance explains."""
+    """Alert if the recent mean loss exceeds Frequency's by more than this and than chance explains.
+    """
     backfill: int = 96
     """Bars of each asset of `bars` whose forecasts are replayed at the start."""
 
@@ -96,7 +99,9 @@ def open_state(folder: Path) -> closing[Store]:
 
     if not (folder / FILE_NAME).is_file():
         fix = "name the --state of the service; by default RUN/live"
-        raise DataError("no such state folder", where=folder, expected=f"a folder with {FILE_NAME}", fix=fix)
+        raise DataError(
+            "no such state folder", where=folder, expected=f"a folder with {FILE_NAME}", fix=fix
+        )
     return closing(Store(folder, ""))
 
 

@@ -1,4 +1,6 @@
-"""Request and response schemas of the service, where a missing price is null, and its errors as status and body."""
+"""Request and response schemas of the service, where a missing price is null, and its errors as
+status and body.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,28 @@ from importlib.metadata import distributions
 from typing import Annotated, Any, Self
 
 from fastapi.responses import JSONResponse
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    PlainSerializer,
+)
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError, core_schema
 
 from vaiom.codec import to_json
+from vaiom.distribution.returns import ReturnDistribution
 from vaiom.errors import UserError
 from vaiom.forecast.bars import MIN_BARS
-from vaiom.forecast.distribution import ReturnDistribution
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.serve.follow import BarRow, FeedHealth
 
 MAX_BARS = 5_000
-STAMP = r"^(19[7-9]\d|20\d\d)-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d$"
+STAMP = (
+    r"^(19[7-9]\d|20\d\d)-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d$"
+)
 SYMBOL = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,31}$"
 
 
@@ -33,27 +44,42 @@ def _parse_stamp(text: str) -> datetime:
 
 
 _ISO = PlainSerializer(datetime.isoformat, return_type=str)
-_STAMP = core_schema.no_info_after_validator_function(_parse_stamp, core_schema.str_schema(pattern=STAMP, strict=True))
+_STAMP = core_schema.no_info_after_validator_function(
+    _parse_stamp, core_schema.str_schema(pattern=STAMP, strict=True)
+)
 Moment = Annotated[datetime, _ISO]
 Stamp = Annotated[
     datetime,
     GetPydanticSchema(lambda _source, _handler: _STAMP),
     _ISO,
-    Field(description="Left edge of the bar, on the clock that the model was trained on, without a zone."),
+    Field(
+        description="Left edge of the bar, on the clock that the model was trained on, without a "
+        "zone."
+    ),
 ]
 Symbol = Annotated[str, Field(pattern=SYMBOL, description="An asset, as in EURUSD.")]
 Now = Annotated[
     Stamp | None,
     Field(description="Time that decides what is stale, on the clock of the bars; by default now."),
 ]
-Beyond = Annotated[float | None, Field(allow_inf_nan=False, description="Also P(|log return| > this).")]
-Horizon = Annotated[int, Field(description="Number of bars that the return spans, one of the horizons of `/v1/model`.")]
+Beyond = Annotated[
+    float | None, Field(allow_inf_nan=False, description="Also P(|log return| > this).")
+]
+Horizon = Annotated[
+    int,
+    Field(description="Number of bars that the return spans, one of the horizons of `/v1/model`."),
+]
 Price = Annotated[float | None, Field(allow_inf_nan=False, description="Null where it is missing.")]
 
 _PACKAGES = ("vaiom", "torch", "numpy", "polars", "onnxruntime", "fastapi", "uvicorn")
 _BAR: JsonDict = {
-    "datetime": "2025-06-30T22:00:00", "open": 1.1782, "high": 1.1791, "low": 1.1779, "close": 1.1787, "volume": 1520
-}  # fmt: skip
+    "datetime": "2025-06-30T22:00:00",
+    "open": 1.1782,
+    "high": 1.1791,
+    "low": 1.1779,
+    "close": 1.1787,
+    "volume": 1520,
+}
 
 
 class _Request(BaseModel):
@@ -80,12 +106,16 @@ Bars = Annotated[
 
 
 class ForecastRequest(_Request):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"symbol": "EURUSD", "bars": [_BAR]}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"symbol": "EURUSD", "bars": [_BAR]}]}
+    )
 
     symbol: Symbol
     bars: Bars
     others: Annotated[dict[Symbol, Bars], Field(max_length=64)] = Field(
-        {}, description="Bars of other assets, for a model that reads them; without them the forecast says so."
+        {},
+        description="Bars of other assets, for a model that reads them; without them the forecast "
+        "says so.",
     )
     now: Now = None
     beyond: Beyond = None
@@ -102,12 +132,16 @@ Sides = dict[str, dict[str, float]]
 
 
 class PortfolioRequest(_Request):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"positions": {"EURUSD": 1e6, "XAUUSD": -2e5}}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"positions": {"EURUSD": 1e6, "XAUUSD": -2e5}}]}
+    )
 
     positions: Annotated[dict[Symbol, Amount], Field(min_length=1, max_length=64)] = Field(
         description="Amounts of money, short where negative."
     )
-    horizon: Annotated[int, Field(ge=1)] = Field(1, description="Bars ahead, one of those that the model forecasts.")
+    horizon: Annotated[int, Field(ge=1)] = Field(
+        1, description="Bars ahead, one of those that the model forecasts."
+    )
     level: Annotated[float, Field(ge=0.5, le=0.999)] = 0.99
     given: dict[Symbol, Amount] = Field({}, description="What if: log returns of some assets.")
     seed: Annotated[int, Field(ge=0, le=2**32)] = Field(0, description="Of the draws.")
@@ -128,7 +162,9 @@ class PortfolioAnswer(BaseModel):
 
 
 class TailAnswer(BaseModel):
-    """Generalised Pareto: P(excess > e) = (1 + shape e / scale)^(-1/shape), exponential where the shape is 0."""
+    """Generalised Pareto: P(excess > e) = (1 + shape e / scale)^(-1/shape), exponential where the
+    shape is 0.
+    """
 
     scale: float
     shape: float
@@ -145,7 +181,9 @@ class DistributionAnswer(BaseModel):
     @classmethod
     def of(cls, dist: ReturnDistribution) -> Self:
         tails = dist.shape.lower, dist.shape.upper
-        lower, upper = (TailAnswer(scale=tail.scale * dist.sigma, shape=tail.shape) for tail in tails)
+        lower, upper = (
+            TailAnswer(scale=tail.scale * dist.sigma, shape=tail.shape) for tail in tails
+        )
         knots = (dist.shape.knots * dist.sigma).tolist()
         return cls(knots=knots, cumulative=dist.cumulative.tolist(), lower=lower, upper=upper)
 
@@ -157,8 +195,8 @@ class ForecastsAnswer(BaseModel):
 
 
 class ForecastAnswer(BaseModel):
-    """The distribution of the log return over the horizon (default: the next bar), given that it is not zero, except
-    `prob_zero`.
+    """The distribution of the log return over the horizon (default: the next bar), given that it is
+    not zero, except `prob_zero`.
     """
 
     symbol: str
@@ -186,13 +224,21 @@ class ForecastAnswer(BaseModel):
 
     @classmethod
     def of(cls, dist: ReturnDistribution, beyond: float | None = None, whole: bool = False) -> Self:
-        """A forecast, optionally with the probability of a larger move, or with all parameters of the distribution."""
+        """A forecast, optionally with the probability of a larger move, or with all parameters of
+        the distribution.
+        """
         prob_beyond = None if beyond is None else dist.prob_beyond(beyond)
-        return cls(**dist.to_dict(), prob_beyond=prob_beyond, law=DistributionAnswer.of(dist) if whole else None)
+        return cls(
+            **dist.to_dict(),
+            prob_beyond=prob_beyond,
+            law=DistributionAnswer.of(dist) if whole else None,
+        )
 
 
 class SettledForecast(BaseModel):
-    """A forecast and the bar that settled it; no bits where the bar or the row before it is masked."""
+    """A forecast and the bar that settled it; no bits where the bar or the row before it
+    is masked.
+    """
 
     as_of: Moment
     target_time: Moment
@@ -323,8 +369,14 @@ class ModelCard(BaseModel):
     @classmethod
     def of(cls, forecaster: Forecaster) -> Self:
         origin = forecaster.card.provenance
-        versions = {name: package.version for name in _PACKAGES for package in distributions(name=name)}
-        more = {"trained_with": origin.vaiom_version, "train": origin.train, "inputs": origin.inputs}
+        versions = {
+            name: package.version for name in _PACKAGES for package in distributions(name=name)
+        }
+        more = {
+            "trained_with": origin.vaiom_version,
+            "train": origin.train,
+            "inputs": origin.inputs,
+        }
         return cls(
             **forecaster.describe() | more | {"model": to_json(forecaster.config)},
             train_end=origin.splits.get("train_end"),
@@ -337,19 +389,29 @@ class ModelCard(BaseModel):
 
 def _limits(forecaster: Forecaster) -> list[str]:
     """Limits in plain words, for users who act on a forecast."""
-    end = str(forecaster.card.provenance.splits.get("train_end", "an unknown date")).removesuffix("T00:00:00")
+    end = str(forecaster.card.provenance.splits.get("train_end", "an unknown date")).removesuffix(
+        "T00:00:00"
+    )
     reads = forecaster.reads_other_assets
-    seen = "the bars of its assets, and says when some are missing" if reads else "one asset's bars at a time"
+    seen = (
+        "the bars of its assets, and says when some are missing"
+        if reads
+        else "one asset's bars at a time"
+    )
     ahead = " or ".join(map(str, forecaster.horizons))
     return [
         f"It has learned from bars before {end} and knows nothing of what changed since.",
         "Every figure but prob_zero is given that the next close differs from the last one.",
-        f"Horizons, in bars of {forecaster.tokenizer.timeframe}: {ahead}, whenever those bars come; "
+        f"Horizons, in bars of {forecaster.tokenizer.timeframe}: {ahead}, whenever those bars "
+        f"come; "
         "where the market closes in between, the scale is still that of ordinary bars.",
         f"It sees {seen}: no news, no calendar of events, no order book.",
-        f"Fewer than {forecaster.context} bars make a forecast worse, fewer than {MIN_BARS} make it impossible.",
-        "An asset that it was not trained on is treated as an average one, and the forecast says so.",
-        "What lies inside a bucket and beyond the outermost edges follows one pooled Train rule, whatever the asset.",
+        f"Fewer than {forecaster.context} bars make a forecast worse, fewer than {MIN_BARS} make "
+        f"it impossible.",
+        "An asset that it was not trained on is treated as an average one, and the forecast says "
+        "so.",
+        "What lies inside a bucket and beyond the outermost edges follows one pooled Train rule, "
+        "whatever the asset.",
         "A distribution is not advice: costs, spreads and the size of a position are yours.",
     ]
 
@@ -382,7 +444,9 @@ class ErrorAnswer(BaseModel):
 class RefusalError(UserError):
     """A request that cannot be served, with its HTTP status; other user errors are 422."""
 
-    def __init__(self, status: int, problem: str, *, retry_after: int | None = None, **details: Any) -> None:
+    def __init__(
+        self, status: int, problem: str, *, retry_after: int | None = None, **details: Any
+    ) -> None:
         super().__init__(problem, **details)
         self.status, self.retry_after = status, retry_after
         self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
@@ -396,6 +460,8 @@ def details_of(error: UserError) -> dict[str, Any]:
 
 
 def error_response(error: UserError, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    details = {name: None if value is None else str(value) for name, value in details_of(error).items()}
+    details = {
+        name: None if value is None else str(value) for name, value in details_of(error).items()
+    }
     status = error.status if isinstance(error, RefusalError) else 422
     return JSONResponse({"error": details}, status, headers or getattr(error, "headers", None))

@@ -22,7 +22,9 @@ def resolve_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
-        raise ConfigError("not a device that is supported", expected="auto, cpu, cuda or cuda:N", got=repr(name))
+        raise ConfigError(
+            "not a device that is supported", expected="auto, cpu, cuda or cuda:N", got=repr(name)
+        )
     device = torch.device(name)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type == "cuda" and (device.index or 0) >= count:
@@ -46,7 +48,9 @@ def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
 
 
 def record_graph(compute: OnRows, rows: Tensor) -> OnRows:
-    """Warm a computation up on a side stream, then record it as a graph that is replayed for other rows."""
+    """Warm a computation up on a side stream, then record it as a graph that is replayed for other
+    rows.
+    """
     static = rows.clone()
     stream = torch.cuda.Stream(rows.device)
     stream.wait_stream(torch.cuda.current_stream(rows.device))
@@ -74,11 +78,15 @@ class ProcessGroup:
     size: int = 1
 
     def share(self, num_micro_batches: int) -> range:
-        """The micro-batches of this process; they are whole, so that means equal those of a single process."""
+        """The micro-batches of this process; they are whole, so that means equal those of a single
+        process.
+        """
         if num_micro_batches % self.size:
             expected = f"a number of processes that divides {num_micro_batches}"
             fix = "choose another --nproc-per-node, or --set num_micro_batches"
-            raise ConfigError("micro-batches cannot be shared evenly", expected=expected, got=self.size, fix=fix)
+            raise ConfigError(
+                "micro-batches cannot be shared evenly", expected=expected, got=self.size, fix=fix
+            )
         count = num_micro_batches // self.size
         return range(self.rank * count, (self.rank + 1) * count)
 
@@ -88,7 +96,9 @@ class ProcessGroup:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         dist.all_reduce(flat)
-        for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        for gradient, part in zip(
+            gradients, flat.split([g.numel() for g in gradients]), strict=True
+        ):
             gradient.copy_(part.view_as(gradient))
 
     def sum(self, value: Tensor) -> Tensor:
@@ -111,7 +121,9 @@ def is_rank_0() -> bool:
 
 @contextmanager
 def join_process_group(device: torch.device) -> Iterator[tuple[ProcessGroup, torch.device]]:
-    """Join the processes that `torchrun` started, or a group of one; yields the group and this process's device."""
+    """Join the processes that `torchrun` started, or a group of one; yields the group and this
+    process's device.
+    """
     if "WORLD_SIZE" not in os.environ:
         yield ALONE, device
         return

@@ -1,6 +1,8 @@
-"""An experiment: a model and how it is trained, under a name, as `config.toml` has it; the defaults are the paper's.
+"""An experiment: a model and how it is trained, under a name, as `config.toml` has it; the defaults
+are the paper's.
 
-Paper: Methods, "Optimization and Reproducibility Settings"; Appendix F, "Optimization and Numerical Evaluation".
+Paper: Methods, "Optimization and Reproducibility Settings"; Appendix F, "Optimization and Numerical
+Evaluation".
 """
 
 from __future__ import annotations
@@ -11,11 +13,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from vaiom.codec import Interval, Share, Stored, check_fields, decode, override, parse_value, to_json, to_toml
+from vaiom.codec import (
+    Interval,
+    Share,
+    Stored,
+    check_fields,
+    decode,
+    override,
+    parse_value,
+    to_json,
+    to_toml,
+)
 from vaiom.errors import CheckpointError, ConfigError
 from vaiom.files import canonical_json, sha256_of
 from vaiom.model.checkpoint import Checkpoint
-from vaiom.model.config import HASHED_DEFAULTS, REMOVED, RENAMED, ModelConfig, spell_as_hashed, upgrade_settings
+from vaiom.model.config import (
+    HASHED_DEFAULTS,
+    REMOVED,
+    RENAMED,
+    ModelConfig,
+    spell_as_hashed,
+    upgrade_settings,
+)
 from vaiom.run import Run
 
 SEED_LIMIT = 2**63
@@ -43,7 +62,9 @@ class TrainConfig:
     warmup_steps: Natural = 0
     """Steps of linear warm-up."""
     ema_decay: Share = 0.0
-    """Decay per step of the moving average of the weights, which is then validated and saved; 0 for none."""
+    """Decay per step of the moving average of the weights, which is then validated and saved; 0 for
+    none.
+    """
     mirror: Share = 0.0
     """Probability of mirroring a window: the inverse of an exchange rate is an exchange rate."""
     teachers: Natural = 0
@@ -66,7 +87,10 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         if bool(self.teachers) != bool(self.teacher_share):
-            raise ValueError(f"teachers ({self.teachers}) and teacher_share ({self.teacher_share}) need each other")
+            raise ValueError(
+                f"teachers ({self.teachers}) and teacher_share ({self.teacher_share}) need each "
+                f"other"
+            )
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 1."""
@@ -77,9 +101,13 @@ class TrainConfig:
         return rate * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * done)) / 2)
 
     def has_ended(self, bits: Mapping[int, float]) -> bool:
-        """Whether a run with these Validation bits by step reached its last step or ran out of patience."""
+        """Whether a run with these Validation bits by step reached its last step or ran out of
+        patience.
+        """
         best = min(bits, key=lambda step: bits[step], default=0)
-        return max(bits, default=0) >= self.steps or 0 < self.patience <= sum(step > best for step in bits)
+        return max(bits, default=0) >= self.steps or 0 < self.patience <= sum(
+            step > best for step in bits
+        )
 
     @property
     def windows_per_step(self) -> int:
@@ -87,7 +115,11 @@ class TrainConfig:
 
     @property
     def task_weights(self) -> dict[str, float]:
-        return {"gap": self.gap_weight, "vol_regime": self.vol_regime_weight, "ordinal": self.ordinal_weight}
+        return {
+            "gap": self.gap_weight,
+            "vol_regime": self.vol_regime_weight,
+            "ordinal": self.ordinal_weight,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,13 +133,19 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if self.train.mirror and self.model.input == "disc":
-            raise ConfigError("buckets have no sign to turn", got="mirror with input=disc", fix="--set mirror=0")
+            raise ConfigError(
+                "buckets have no sign to turn", got="mirror with input=disc", fix="--set mirror=0"
+            )
         if self.train.teachers and not self.model.attention_window:
             fix = "--set attention_window=256 positions=rotary, or teachers=0 teacher_share=0"
-            raise ConfigError("teachers answer for every row", expected="an attention window", fix=fix)
+            raise ConfigError(
+                "teachers answer for every row", expected="an attention window", fix=fix
+            )
 
     def with_changes(self, **changes: Any) -> Experiment:
-        """A copy with fields of the model or of its training changed; an unknown name lists the known ones."""
+        """A copy with fields of the model or of its training changed; an unknown name lists the
+        known ones.
+        """
         parts: dict[str, dict[str, Any]] = {"model": {}, "train": {}}
         try:
             changes = upgrade_settings(changes)
@@ -115,7 +153,9 @@ class Experiment:
             raise ConfigError("a setting that is gone", got=str(error)) from error
         for key, value in changes.items():
             parts[self._owner(key)][key] = value
-        return replace(self, **{part: override(getattr(self, part), values) for part, values in parts.items()})
+        return replace(
+            self, **{part: override(getattr(self, part), values) for part, values in parts.items()}
+        )
 
     def with_settings(self, settings: Iterable[str]) -> Experiment:
         """`with_changes` from `key=value` texts."""
@@ -123,15 +163,23 @@ class Experiment:
         for setting in settings:
             key, equals, text = setting.partition("=")
             if not equals:
-                raise ConfigError("not a setting", expected="KEY=VALUE, as in learning_rate=1e-3", got=repr(setting))
+                raise ConfigError(
+                    "not a setting",
+                    expected="KEY=VALUE, as in learning_rate=1e-3",
+                    got=repr(setting),
+                )
             now = RENAMED.get(key, key)
-            example = REMOVED[key] if key in REMOVED else getattr(getattr(self, self._owner(now)), now)
+            example = (
+                REMOVED[key] if key in REMOVED else getattr(getattr(self, self._owner(now)), now)
+            )
             changes[now] = parse_value(key, text, example)
         return self.with_changes(**changes)
 
     def to_toml(self) -> str:
         value = to_json(self)
-        return to_toml({"experiment": {"name": self.name}, "model": value["model"], "train": value["train"]})
+        return to_toml(
+            {"experiment": {"name": self.name}, "model": value["model"], "train": value["train"]}
+        )
 
     def identity(self) -> dict[str, Any]:
         """Name and settings as version 0.1 spelled them, over which hashes are computed."""
@@ -150,7 +198,9 @@ class Experiment:
         free = {"patience", "keep_last", "log_every"}
         if self.train.schedule == "constant":  # other schedules depend on the last step
             free.add("steps")
-        value["train"] = {key: setting for key, setting in value["train"].items() if key not in free}
+        value["train"] = {
+            key: setting for key, setting in value["train"].items() if key not in free
+        }
         return sha256_of(canonical_json(value))
 
     def _owner(self, key: str) -> str:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu, nll_loss
 
+from vaiom.corpus.splits import TRAIN, VALIDATION
+from vaiom.corpus.store import Corpus
+from vaiom.corpus.targets import HORIZONS, HorizonCorpus, at_horizon
 from vaiom.errors import DataError
-from vaiom.events.corpus import Corpus
-from vaiom.events.fields import NUM_RETURN_BUCKETS
-from vaiom.events.horizons import HORIZONS, HorizonCorpus, at_horizon
-from vaiom.events.splits import TRAIN, VALIDATION
+from vaiom.features.fields import NUM_RETURN_BUCKETS
 from vaiom.files import Progress
 from vaiom.model.checkpoint import Checkpoint, arrays_of
 from vaiom.model.config import INPUT_LIMIT, ModelConfig, class_of
@@ -45,8 +45,12 @@ class HorizonHeads(nn.Module):
         x_NF = x_NF[..., : self.num_fields].float().clamp(-INPUT_LIMIT, INPUT_LIMIT)
         spread = self.get_buffer("spread")
         own = torch.where(spread > LEAST_USED, (x_NF - self.get_buffer("centre")) / spread, 0.0)
-        hidden = dropout(gelu(self.first(torch.cat([h_ND.float(), own], dim=-1))), self.rate, self.training)
-        log_probs: Tensor = self.second(hidden).unflatten(-1, (-1, NUM_RETURN_BUCKETS)).log_softmax(dim=-1)
+        hidden = dropout(
+            gelu(self.first(torch.cat([h_ND.float(), own], dim=-1))), self.rate, self.training
+        )
+        log_probs: Tensor = (
+            self.second(hidden).unflatten(-1, (-1, NUM_RETURN_BUCKETS)).log_softmax(dim=-1)
+        )
         return log_probs
 
 
@@ -59,17 +63,27 @@ def train_horizons(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> Horizons:
-    """Fit scale, buckets and shape of each horizon on Train, then the heads, selected on Validation."""
+    """Fit scale, buckets and shape of each horizon on Train, then the heads, selected on
+    Validation.
+    """
     device, config = torch.device(device), checkpoint.config
     views = [at_horizon(corpus, bars) for bars in sorted(set(horizons))]
-    rows, targets = zip(*(_events(views, split, config.history) for split in (TRAIN, VALIDATION)), strict=True)
+    rows, targets = zip(
+        *(_events(views, split, config.history) for split in (TRAIN, VALIDATION)), strict=True
+    )
     inputs = corpus.inputs(config)
-    hidden = hidden_states(checkpoint.model.to(device), corpus, np.concatenate(rows), device, progress)
+    hidden = hidden_states(
+        checkpoint.model.to(device), corpus, np.concatenate(rows), device, progress
+    )
     train, held_out = (
         (h, torch.from_numpy(inputs[at]).to(device), torch.from_numpy(classes).to(device))
-        for h, at, classes in zip(hidden.split([len(each) for each in rows]), rows, targets, strict=True)
+        for h, at, classes in zip(
+            hidden.split([len(each) for each in rows]), rows, targets, strict=True
+        )
     )
-    heads, bits = _learn(HorizonHeads(config, len(views), DROPOUT).to(device), train, held_out, seed)
+    heads, bits = _learn(
+        HorizonHeads(config, len(views), DROPOUT).to(device), train, held_out, seed
+    )
     fitted = FittedHorizons(
         checkpoint_sha256=checkpoint.sha256,
         corpus_sha256=corpus.sha256,
@@ -81,7 +95,9 @@ def train_horizons(
 
 
 Events = tuple[Tensor, Tensor, Tensor]
-"""Hidden states (N, D), inputs (N, F) and classes (N, H), negative where a row is no event of a horizon."""
+"""Hidden states (N, D), inputs (N, F) and classes (N, H), negative where a row is no event of a
+horizon.
+"""
 
 
 def _events(views: Sequence[HorizonCorpus], split: str, history: int) -> tuple[Rows, Rows]:
@@ -91,17 +107,30 @@ def _events(views: Sequence[HorizonCorpus], split: str, history: int) -> tuple[R
     targets = np.full((len(rows), len(views)), _NONE, np.int64)
     for place, (view, own) in enumerate(zip(views, endpoints, strict=True)):
         if not len(own):
-            raise DataError(f"{split} holds no event of {view.horizon} bars", where=view.path, fix="a shorter horizon")
-        targets[np.searchsorted(rows, own), place] = class_of(view.target_return[own].astype(np.int64))
+            raise DataError(
+                f"{split} holds no event of {view.horizon} bars",
+                where=view.path,
+                fix="a shorter horizon",
+            )
+        targets[np.searchsorted(rows, own), place] = class_of(
+            view.target_return[own].astype(np.int64)
+        )
     return rows, targets
 
 
-def _learn(heads: HorizonHeads, train: Events, held_out: Events, seed: int) -> tuple[HorizonHeads, list[float]]:
-    """The averaged weights that were best on the held-out rows, and their bits per event of each horizon."""
+def _learn(
+    heads: HorizonHeads, train: Events, held_out: Events, seed: int
+) -> tuple[HorizonHeads, list[float]]:
+    """The averaged weights that were best on the held-out rows, and their bits per event of each
+    horizon.
+    """
     hidden, inputs, classes = train
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for weight in (heads.first.weight, heads.second.weight):  # on the CPU: the same start on every device
+        for weight in (
+            heads.first.weight,
+            heads.second.weight,
+        ):  # on the CPU: the same start on every device
             weight.copy_(torch.randn(weight.shape, generator=draw) * weight.shape[1] ** -0.5)
         heads.second.weight.mul_(0.1)
         heads.first.bias.zero_()
@@ -116,12 +145,16 @@ def _learn(heads: HorizonHeads, train: Events, held_out: Events, seed: int) -> t
     every = max(1, len(hidden) // batch // CHECKS)
     steps = every * CHECKS * EPOCHS
     optimizer = torch.optim.AdamW(heads.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.05
+    )
     heads.train()
     torch.manual_seed(seed)
     for step in range(1, steps + 1):
         at = torch.randint(len(hidden), (batch,), generator=draw).to(hidden.device)
-        loss = nll_loss(heads(hidden[at], inputs[at]).flatten(0, 1), classes[at].flatten(), ignore_index=_NONE)
+        loss = nll_loss(
+            heads(hidden[at], inputs[at]).flatten(0, 1), classes[at].flatten(), ignore_index=_NONE
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -139,5 +172,8 @@ def _bits(heads: HorizonHeads, events: Events) -> list[float]:
     hidden, inputs, classes = events
     with torch.no_grad():
         log_probs = heads(hidden, inputs)
-    nats = [nll_loss(log_probs[:, place], classes[:, place], ignore_index=_NONE) for place in range(classes.shape[1])]
+    nats = [
+        nll_loss(log_probs[:, place], classes[:, place], ignore_index=_NONE)
+        for place in range(classes.shape[1])
+    ]
     return [float(each) / math.log(2) for each in nats]

@@ -1,4 +1,5 @@
-"""One optimizer step: gather, forward, loss, backward, clip, update; and the training state to resume from.
+"""One optimizer step: gather, forward, loss, backward, clip, update; and the training state to
+resume from.
 
 Paper: Methods, "Supervision Scope" and "Optimization and Reproducibility Settings".
 """
@@ -30,15 +31,28 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 class TrainStep:
-    """Owns the optimizer, the loss scaler and the moving average of the weights; call it with the rows of one step.
+    """Owns the optimizer, the loss scaler and the moving average of the weights; call it with the
+    rows of one step.
 
-    On a GPU the whole step is one CUDA graph; on a CPU micro-batches run one by one. Means are per micro-batch in both.
+    On a GPU the whole step is one CUDA graph; on a CPU micro-batches run one by one. Means are per
+    micro-batch in both.
     """
 
     def __init__(
-        self, model: Vaiom, data: DeviceCorpus, config: TrainConfig, dtype: torch.dtype, group: ProcessGroup = ALONE
+        self,
+        model: Vaiom,
+        data: DeviceCorpus,
+        config: TrainConfig,
+        dtype: torch.dtype,
+        group: ProcessGroup = ALONE,
     ) -> None:
-        self.model, self.data, self.config, self.dtype, self.group = model, data, config, dtype, group
+        self.model, self.data, self.config, self.dtype, self.group = (
+            model,
+            data,
+            config,
+            dtype,
+            group,
+        )
         self.device = device = data.device
         self.own_batches = self.group.share(config.num_micro_batches)
         self.ema_model: Vaiom = copy.deepcopy(model) if config.ema_decay else model
@@ -46,7 +60,10 @@ class TrainStep:
         self._ema_weight = torch.ones((), device=device)
         fused = device.type == "cuda"
         self._rate = torch.tensor(config.learning_rate, device=device) if fused else None
-        rate, decay = config.learning_rate if self._rate is None else self._rate, config.weight_decay
+        rate, decay = (
+            config.learning_rate if self._rate is None else self._rate,
+            config.weight_decay,
+        )
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=rate, weight_decay=decay, fused=fused, capturable=fused
         )
@@ -54,8 +71,13 @@ class TrainStep:
         self._run: OnRows | None = None
 
     def __call__(self, rows: Rows) -> Tensor:
-        """Train on the windows that end at `rows`; returns this process's share of the mean return loss, in nats."""
-        own = rows[self.own_batches.start * self.config.micro_batch : self.own_batches.stop * self.config.micro_batch]
+        """Train on the windows that end at `rows`; returns this process's share of the mean return
+        loss, in nats.
+        """
+        own = rows[
+            self.own_batches.start * self.config.micro_batch : self.own_batches.stop
+            * self.config.micro_batch
+        ]
         ends = torch.from_numpy(own).to(self.device)
         if self.device.type == "cpu":
             return self._update(list(ends.split(self.config.micro_batch)), 1)
@@ -75,13 +97,21 @@ class TrainStep:
         self._ema_weight.fill_((1 - decay) / (1 - decay**number))
 
     def loss(self, ends: Tensor, num_groups: int) -> tuple[Tensor, Tensor]:
-        """(total, return) losses of the windows that end at `ends`, which are `num_groups` micro-batches."""
+        """(total, return) losses of the windows that end at `ends`, which are `num_groups`
+        micro-batches.
+        """
         windows = self.data.windows(ends)
         last = self.config.scope == "last"
         with autocast(self.device, self.dtype):
             logits = self.model(windows.x_BTF, windows.meta_BM, last_only=last)
-        targets = {name: t[:, -1:] for name, t in windows.targets.items()} if last else windows.targets
-        teacher = windows.teacher_BTK[:, -1:] if last and windows.teacher_BTK is not None else windows.teacher_BTK
+        targets = (
+            {name: t[:, -1:] for name, t in windows.targets.items()} if last else windows.targets
+        )
+        teacher = (
+            windows.teacher_BTK[:, -1:]
+            if last and windows.teacher_BTK is not None
+            else windows.teacher_BTK
+        )
         weights, teacher_share = self.config.task_weights, self.config.teacher_share
         total, terms = objective(logits, targets, weights, num_groups, teacher, teacher_share)
         return total, terms["return"].detach()
@@ -134,7 +164,10 @@ class TrainStep:
             for parameter, before in zip(parameters, moments, strict=True):
                 for name, tensor in self.optimizer.state[parameter].items():
                     tensor.copy_(before[name]) if name in before else tensor.zero_()
-            for tensor, key in ((self.scaler._scale, "scale"), (self.scaler._growth_tracker, "_growth_tracker")):
+            for tensor, key in (
+                (self.scaler._scale, "scale"),
+                (self.scaler._growth_tracker, "_growth_tracker"),
+            ):
                 if tensor is not None:
                     tensor.fill_(scaler[key])
         torch.cuda.set_rng_state(random_state, self.device)
@@ -158,7 +191,9 @@ class RunRecord:
 def save_state(path: Path, step: TrainStep, record: RunRecord) -> None:
     tensors = {f"model/{name}": value for name, value in step.model.state_dict().items()}
     if step.ema_model is not step.model:
-        tensors |= {f"averaged/{name}": value for name, value in step.ema_model.state_dict().items()}
+        tensors |= {
+            f"averaged/{name}": value for name, value in step.ema_model.state_dict().items()
+        }
     for name, parameter in step.model.named_parameters():
         for key in _MOMENTS:
             tensors[f"optimizer/{key}/{name}"] = step.optimizer.state[parameter][key]
@@ -167,7 +202,9 @@ def save_state(path: Path, step: TrainStep, record: RunRecord) -> None:
 
 
 def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
-    """Restore model, optimizer and scaler in place, if the run's configuration and data are `ours`."""
+    """Restore model, optimizer and scaler in place, if the run's configuration and data
+    are `ours`.
+    """
     header, arrays = read_tensors(path, FORMAT, FORMAT_VERSION)
     tensors = {name: torch.tensor(array) for name, array in arrays.items()}
     try:
@@ -175,24 +212,43 @@ def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
         for name in ("config", "tokenizer", "corpus"):  # the most telling first
             expected, got = getattr(record, f"{name}_sha256"), getattr(ours, f"{name}_sha256")
             if expected != got:
-                problem = f"the run was started with another {'configuration' if name == 'config' else name}"
-                fix = "resume with what the run was started with (its config.toml says it), or start a new run"
-                raise ConfigError(problem, where=path.parents[1], expected=expected, got=got, fix=fix)
-        step.model.load_state_dict({name: tensors[f"model/{name}"] for name in step.model.state_dict()})
+                problem = (
+                    f"the run was started with another "
+                    f"{'configuration' if name == 'config' else name}"
+                )
+                fix = (
+                    "resume with what the run was started with (its config.toml says it), or "
+                    "start a new run"
+                )
+                raise ConfigError(
+                    problem, where=path.parents[1], expected=expected, got=got, fix=fix
+                )
+        step.model.load_state_dict(
+            {name: tensors[f"model/{name}"] for name in step.model.state_dict()}
+        )
         if step.ema_model is not step.model:
-            step.ema_model.load_state_dict({name: tensors[f"averaged/{name}"] for name in step.model.state_dict()})
+            step.ema_model.load_state_dict(
+                {name: tensors[f"averaged/{name}"] for name in step.model.state_dict()}
+            )
         for name, parameter in step.model.named_parameters():
             state = {key: tensors[f"optimizer/{key}/{name}"] for key in _MOMENTS}
-            step.optimizer.state[parameter] = {key: value.to(step.device) for key, value in state.items()}
+            step.optimizer.state[parameter] = {
+                key: value.to(step.device) for key, value in state.items()
+            }
         if header["scaler"]:
             step.scaler.load_state_dict(header["scaler"])
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         problem, got = "the training state does not fit this run", str(error).splitlines()[0]
-        fix = "resume with the configuration and device type the run was started with, or start a new run"
+        fix = (
+            "resume with the configuration and device type the run was started with, or start a "
+            "new run"
+        )
         raise CheckpointError(problem, where=path, got=got, fix=fix) from error
     return record
 
 
 def seed_dropout(seed: int, rank: int, step: int) -> None:
     """Seed the random numbers that follow a saved state, differently in each process of a group."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, rank, step]).generate_state(1, np.uint64)[0]))
+    torch.manual_seed(
+        int(np.random.SeedSequence([seed, rank, step]).generate_state(1, np.uint64)[0])
+    )

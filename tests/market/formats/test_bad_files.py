@@ -54,7 +54,9 @@ def parquet_of_no_texts() -> bytes:
     """A text column whose bytes are no UTF-8, as damage leaves it."""
     buffer = io.BytesIO()
     stamps = frame_of(some_bars())["Datetime"].dt.to_string("%Y-%m-%d %H:%M")
-    frame_of(some_bars()).with_columns(Datetime=stamps).write_parquet(buffer, compression="uncompressed")
+    frame_of(some_bars()).with_columns(Datetime=stamps).write_parquet(
+        buffer, compression="uncompressed"
+    )
     return buffer.getvalue().replace(b"-02-", b"-\xff\xfe-")
 
 
@@ -69,10 +71,26 @@ BI5 = "EURUSD_2019_01_04_BID_candles_min_1.bi5"
 CASES: dict[str, tuple[str, bytes | str, str]] = {
     "empty": ("EURUSD.csv", "", "holds no rows"),
     "header alone": ("EURUSD.csv", HEADER + "\n", "holds no rows"),
-    "missing column": ("EURUSD.csv", HEADER.replace("close", "price") + GOOD, r"'Close' is missing[\s\S]*--column"),
-    "names are listed": ("EURUSD.csv", "when,open\n1,2\n", r"'Datetime' is missing[\s\S]*got: +when, open"),
-    "no columns": ("EURUSD.parquet", parquet_of_nothing(), r"'Datetime' is missing[\s\S]*got: +no columns"),
-    "renamed stamp": ("EURUSD.csv", HEADER.replace("time", "when") + GOOD, r"'Datetime' is missing"),
+    "missing column": (
+        "EURUSD.csv",
+        HEADER.replace("close", "price") + GOOD,
+        r"'Close' is missing[\s\S]*--column",
+    ),
+    "names are listed": (
+        "EURUSD.csv",
+        "when,open\n1,2\n",
+        r"'Datetime' is missing[\s\S]*got: +when, open",
+    ),
+    "no columns": (
+        "EURUSD.parquet",
+        parquet_of_nothing(),
+        r"'Datetime' is missing[\s\S]*got: +no columns",
+    ),
+    "renamed stamp": (
+        "EURUSD.csv",
+        HEADER.replace("time", "when") + GOOD,
+        r"'Datetime' is missing",
+    ),
     "no names": ("EURUSD.csv", GOOD + NEXT, r"no names[\s\S]*line 1[\s\S]*--column"),
     "unreadable stamp": (
         "EURUSD.csv",
@@ -80,21 +98,53 @@ CASES: dict[str, tuple[str, bytes | str, str]] = {
         "stamp cannot be read[\\s\\S]*line 3",
     ),
     "missing stamp": ("EURUSD.csv", HEADER + GOOD + ",1,1,1,1,5\n", r"line 3[\s\S]*nothing"),
-    "repeated stamp": ("EURUSD.csv", HEADER + "\n" + GOOD + GOOD, r"repeated[\s\S]*line 4[\s\S]*--repair"),
+    "repeated stamp": (
+        "EURUSD.csv",
+        HEADER + "\n" + GOOD + GOOD,
+        r"repeated[\s\S]*line 4[\s\S]*--repair",
+    ),
     "unsorted": ("EURUSD.csv", HEADER + NEXT + GOOD, r"back in time[\s\S]*line 3[\s\S]*--repair"),
-    "offset": ("EURUSD.csv", HEADER + GOOD.replace("00:00,", "00:00:00+02:00,"), r"offset[\s\S]*line 2[\s\S]*--utc"),
-    "negative": ("EURUSD.csv", HEADER + GOOD + NEXT.replace("1.0", "-1.0"), r"line 3[\s\S]*Low -1.0[\s\S]*--repair"),
-    "nan": ("EURUSD.csv", HEADER + GOOD + NEXT.replace("1.2", "NaN"), r"line 3[\s\S]*High nan[\s\S]*--repair"),
+    "offset": (
+        "EURUSD.csv",
+        HEADER + GOOD.replace("00:00,", "00:00:00+02:00,"),
+        r"offset[\s\S]*line 2[\s\S]*--utc",
+    ),
+    "negative": (
+        "EURUSD.csv",
+        HEADER + GOOD + NEXT.replace("1.0", "-1.0"),
+        r"line 3[\s\S]*Low -1.0[\s\S]*--repair",
+    ),
+    "nan": (
+        "EURUSD.csv",
+        HEADER + GOOD + NEXT.replace("1.2", "NaN"),
+        r"line 3[\s\S]*High nan[\s\S]*--repair",
+    ),
     "null": ("EURUSD.csv", HEADER + GOOD + NEXT.replace("1.2", ""), r"line 3[\s\S]*High None"),
-    "no number": ("EURUSD.csv", HEADER + GOOD + NEXT.replace("1.2", "n/a"), r"line 3[\s\S]*'n/a'[\s\S]*--repair"),
-    "a decimal comma among points": ("EURUSD.csv", (HEADER + GOOD).replace(",", ";").replace("1.2", "1,2"), r"'1,2'"),
-    "volume no number": ("EURUSD.csv", HEADER + GOOD.replace(",5\n", ",many\n"), r"volume[\s\S]*line 2[\s\S]*'many'"),
+    "no number": (
+        "EURUSD.csv",
+        HEADER + GOOD + NEXT.replace("1.2", "n/a"),
+        r"line 3[\s\S]*'n/a'[\s\S]*--repair",
+    ),
+    "a decimal comma among points": (
+        "EURUSD.csv",
+        (HEADER + GOOD).replace(",", ";").replace("1.2", "1,2"),
+        r"'1,2'",
+    ),
+    "volume no number": (
+        "EURUSD.csv",
+        HEADER + GOOD.replace(",5\n", ",many\n"),
+        r"volume[\s\S]*line 2[\s\S]*'many'",
+    ),
     "too many fields": (
         "EURUSD.csv",
         HEADER + GOOD + "\n" + NEXT.replace("\n", ",9,9\n"),
         r"too many fields[\s\S]*line 4",
     ),
-    "cut line": ("EURUSD.csv", HEADER + GOOD + "2019-02-04 00:01,1.1,1.2", r"line 3[\s\S]*Low None"),
+    "cut line": (
+        "EURUSD.csv",
+        HEADER + GOOD + "2019-02-04 00:01,1.1,1.2",
+        r"line 3[\s\S]*Low None",
+    ),
     "prose": ("EURUSD.txt", "File Status Report\n", "not a file of bars"),
     "prose with commas": (
         "EURUSD.txt",
@@ -107,20 +157,36 @@ CASES: dict[str, tuple[str, bytes | str, str]] = {
     "empty bi5": (BI5, b"", "no bars of EURUSD"),
     "bi5 without date": ("EURUSD.bi5", candles_bi5(some_bars(), DAY), "--start"),
     "not parquet": ("EURUSD.parquet", b"PAR1 and no more", "not readable as Parquet"),
-    "parquet of texts that are none": ("EURUSD.parquet", parquet_of_no_texts(), "not readable as Parquet"),
+    "parquet of texts that are none": (
+        "EURUSD.parquet",
+        parquet_of_no_texts(),
+        "not readable as Parquet",
+    ),
     "parquet with a name that is none": (
         "EURUSD.parquet",
         parquet_of_texts().replace(b"Close", b"\x8close"),
         "not readable as Parquet",
     ),
     "parquet of dates": ("EURUSD.parquet", parquet_of_texts(), "must be numeric"),
-    "two tables": ("EURUSD.zip", zipped({"a.csv": HEADER + GOOD, "b.csv": HEADER + GOOD}), "exactly one table"),
+    "two tables": (
+        "EURUSD.zip",
+        zipped({"a.csv": HEADER + GOOD, "b.csv": HEADER + GOOD}),
+        "exactly one table",
+    ),
     "no table": ("EURUSD.zip", zipped({"a.pdf": ""}), "exactly one table"),
-    "a workbook": ("EURUSD.xlsx", zipped({"xl/workbook.xml": "", "xl/sheet1.xml": ""}), "save the sheet as CSV"),
+    "a workbook": (
+        "EURUSD.xlsx",
+        zipped({"xl/workbook.xml": "", "xl/sheet1.xml": ""}),
+        "save the sheet as CSV",
+    ),
     "empty zip": ("EURUSD.zip", zipped({}), "exactly one table"),
     "bomb": ("EURUSD.zip", zipped({"a.csv": "0" * (read.RATIO_FROM + 1)}), "too much"),
     "encrypted": ("EURUSD.zip", encrypted(zipped({"a.csv": HEADER + GOOD})), "encrypted"),
-    "damaged zip": ("EURUSD.zip", damaged(zipped({"a.csv": HEADER + GOOD + NEXT})), "cannot be unpacked"),
+    "damaged zip": (
+        "EURUSD.zip",
+        damaged(zipped({"a.csv": HEADER + GOOD + NEXT})),
+        "cannot be unpacked",
+    ),
     "cut zip": ("EURUSD.zip", zipped({"a.csv": HEADER + GOOD})[:-30], "cannot be unpacked"),
 }
 
@@ -149,7 +215,10 @@ def test_a_bad_file_among_good_ones_stops_all(tmp_path: Path) -> None:
 def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "notes.md").write_text("no bars")
-    for paths, problem in (([tmp_path / "none.csv"], "no such file"), ([tmp_path / "folder"], "nothing to import")):
+    for paths, problem in (
+        ([tmp_path / "none.csv"], "no such file"),
+        ([tmp_path / "folder"], "nothing to import"),
+    ):
         with pytest.raises(DataError, match=problem):
             import_files(paths, tmp_path / "out")
 
@@ -159,7 +228,11 @@ def outputs_that_cannot_be(tmp_path: Path) -> dict[str, Path]:
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "manifest.json").write_text("[]")
-    return {"not a folder": tmp_path / "file", "cannot write": tmp_path / "file" / "out", "not the manifest": foreign}
+    return {
+        "not a folder": tmp_path / "file",
+        "cannot write": tmp_path / "file" / "out",
+        "not the manifest": foreign,
+    }
 
 
 def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
@@ -217,7 +290,9 @@ def test_the_sizes_that_a_hostile_file_cannot_exceed() -> None:
 
 
 @pytest.mark.parametrize(("above", "found"), [(19, True), (20, False)])
-def test_a_header_is_looked_for_in_the_first_twenty_lines(tmp_path: Path, above: int, found: bool) -> None:
+def test_a_header_is_looked_for_in_the_first_twenty_lines(
+    tmp_path: Path, above: int, found: bool
+) -> None:
     path = tmp_path / "EURUSD.csv"
     path.write_text("Acme, Inc.\n" * above + HEADER + GOOD)
     if found:

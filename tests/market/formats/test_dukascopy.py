@@ -1,4 +1,6 @@
-"""`.bi5` files: what is encoded here is decoded there, and real hours, minutes and ticks tell the same story."""
+"""`.bi5` files: what is encoded here is decoded there, and real hours, minutes and ticks tell the
+same story.
+"""
 
 from __future__ import annotations
 
@@ -32,26 +34,54 @@ def read(path: str | Path, data: bytes, **options: object) -> FileBars:
     return parse_bars(dukascopy.read_bi5(Origin(path=Path(path)), data, chosen), chosen)
 
 
-@given(st.dictionaries(st.integers(0, 1439), st.tuples(units, units, units, units, volumes), max_size=40))
-def test_candles_survive_the_round_trip(minutes: dict[int, tuple[int, int, int, int, float]]) -> None:
+@given(
+    st.dictionaries(
+        st.integers(0, 1439), st.tuples(units, units, units, units, volumes), max_size=40
+    )
+)
+def test_candles_survive_the_round_trip(
+    minutes: dict[int, tuple[int, int, int, int, float]],
+) -> None:
     records = [(60 * minute, *minutes[minute]) for minute in sorted(minutes)]
     bars = decode_candles(bi5(records, ">IIIIIf"), DAY, 1e5, "test")
     assert bars.columns == list(BAR_COLUMNS)
     for bar, (seconds, o, c, low, h, volume) in zip(bars.iter_rows(), records, strict=True):
-        assert bar == (DAY + timedelta(seconds=seconds), o / 1e5, h / 1e5, low / 1e5, c / 1e5, volume)
+        assert bar == (
+            DAY + timedelta(seconds=seconds),
+            o / 1e5,
+            h / 1e5,
+            low / 1e5,
+            c / 1e5,
+            volume,
+        )
 
 
-@given(st.lists(st.tuples(st.integers(0, 3_599_999), units, units, volumes, volumes), min_size=1, max_size=60))
-def test_ticks_become_the_minutes_of_a_plain_loop(ticks: list[tuple[int, int, int, float, float]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3_599_999), units, units, volumes, volumes),
+        min_size=1,
+        max_size=60,
+    )
+)
+def test_ticks_become_the_minutes_of_a_plain_loop(
+    ticks: list[tuple[int, int, int, float, float]],
+) -> None:
     ticks.sort(key=lambda tick: tick[0])
     by_minute: dict[datetime, list[tuple[float, float]]] = {}
     for ms, _, bid, _, bid_volume in ticks:
-        by_minute.setdefault(DAY + timedelta(minutes=ms // 60_000), []).append((bid / 1e5, bid_volume))
+        by_minute.setdefault(DAY + timedelta(minutes=ms // 60_000), []).append(
+            (bid / 1e5, bid_volume)
+        )
     found = read(HOUR_PATH, bi5(ticks, ">IIIff"))
     assert found.bars["Datetime"].to_list() == list(by_minute)
     for bar, inside in zip(found.bars.iter_rows(named=True), by_minute.values(), strict=True):
         bids = [bid for bid, _ in inside]
-        assert (bar["Open"], bar["High"], bar["Low"], bar["Close"]) == (bids[0], max(bids), min(bids), bids[-1])
+        assert (bar["Open"], bar["High"], bar["Low"], bar["Close"]) == (
+            bids[0],
+            max(bids),
+            min(bids),
+            bids[-1],
+        )
         assert bar["Volume"] == pytest.approx(sum(volume for _, volume in inside))
 
 
@@ -64,7 +94,10 @@ def test_a_length_that_fits_both_kinds_is_told_by_its_clock() -> None:
 
 
 def test_records_that_count_no_time_are_refused() -> None:
-    for records, layout in (([(61, 1, 1, 1, 1, 1.0)], ">IIIIIf"), ([(3_600_000, 1, 1, 1.0, 1.0)], ">IIIff")):
+    for records, layout in (
+        ([(61, 1, 1, 1, 1, 1.0)], ">IIIIIf"),
+        ([(3_600_000, 1, 1, 1.0, 1.0)], ">IIIff"),
+    ):
         with pytest.raises(DataError, match="neither candles nor ticks"):
             read(DAY_PATH, bi5(records, layout))
 
@@ -105,11 +138,19 @@ def test_paths_that_say_nothing_or_nonsense() -> None:
 
 
 def test_price_scales() -> None:
-    assert [price_scale_of(symbol) for symbol in ("EURUSD", "USDJPY", "XAUUSD", "USDHKD")] == [1e5, 1e3, 1e3, 1e5]
+    assert [price_scale_of(symbol) for symbol in ("EURUSD", "USDJPY", "XAUUSD", "USDHKD")] == [
+        1e5,
+        1e3,
+        1e3,
+        1e5,
+    ]
     with pytest.raises(DataError, match="--price-scale"):
         price_scale_of("USA500IDXUSD")
     assert (
-        read("x.bi5", candles_bi5(some_bars(), DAY), symbol="USA500", start=DAY, price_scale=1e2).bars["Low"][0] == 1100
+        read(
+            "x.bi5", candles_bi5(some_bars(), DAY), symbol="USA500", start=DAY, price_scale=1e2
+        ).bars["Low"][0]
+        == 1100
     )
 
 
@@ -119,7 +160,9 @@ def test_a_path_without_date_or_symbol_asks_for_them() -> None:
         read("EURUSD.bi5", data)
     with pytest.raises(DataError, match="--symbol"):
         read("unnamed.bi5", data, start=DAY)
-    assert_frame_equal(read("EURUSD.bi5", data, start=DAY).bars.select(BAR_COLUMNS), frame_of(some_bars()))
+    assert_frame_equal(
+        read("EURUSD.bi5", data, start=DAY).bars.select(BAR_COLUMNS), frame_of(some_bars())
+    )
 
 
 def test_every_cut_of_a_file_is_noticed() -> None:
@@ -164,7 +207,9 @@ def raw_bars(shared_data: Path, name: str) -> pl.DataFrame:
 
 
 def test_real_hours_are_their_real_minutes(shared_data: Path) -> None:
-    minutes = pl.concat([raw_bars(shared_data, f"2019_01_{day}_BID_candles_min_1") for day in ("04", "05")])
+    minutes = pl.concat(
+        [raw_bars(shared_data, f"2019_01_{day}_BID_candles_min_1") for day in ("04", "05")]
+    )
     hours = raw_bars(shared_data, "2019_01_BID_candles_hour_1")
     expected = minutes.group_by_dynamic("Datetime", every="1h").agg(
         pl.col("Open").first(),
@@ -175,7 +220,9 @@ def test_real_hours_are_their_real_minutes(shared_data: Path) -> None:
     )
     found = hours.join(expected.select("Datetime"), on="Datetime").select(BAR_COLUMNS)
     assert len(found) == 48
-    assert_frame_equal(found.select(PRICE_COLUMNS), expected.select(PRICE_COLUMNS), check_exact=True)
+    assert_frame_equal(
+        found.select(PRICE_COLUMNS), expected.select(PRICE_COLUMNS), check_exact=True
+    )
     assert_frame_equal(found, expected, rel_tol=1e-6)
 
 

@@ -1,4 +1,6 @@
-"""Each tool's file, written here in every variant, comes back as the bars it was made from, under `auto`."""
+"""Each tool's file, written here in every variant, comes back as the bars it was made from, under
+`auto`.
+"""
 
 from __future__ import annotations
 
@@ -51,16 +53,24 @@ def candles(path: Path) -> Path:
     return path
 
 
-KLINE_NAMES = "open_time,open,high,low,close,volume,close_time,quote_volume,count,taker_buy_volume,ignore"
-THOUSANDS = [(when, *(price * 10_000 + 0.5 for price in prices), volume) for when, *prices, volume in HOURS]
-THOUSANDS = [(when, *(round(price, 2) for price in prices), volume) for when, *prices, volume in THOUSANDS]
+KLINE_NAMES = (
+    "open_time,open,high,low,close,volume,close_time,quote_volume,count,taker_buy_volume,ignore"
+)
+THOUSANDS = [
+    (when, *(price * 10_000 + 0.5 for price in prices), volume) for when, *prices, volume in HOURS
+]
+THOUSANDS = [
+    (when, *(round(price, 2) for price in prices), volume) for when, *prices, volume in THOUSANDS
+]
 
 
 def klines(path: Path, unit: int, header: str = "") -> Path:
     """Binance's candles: opening time, five numbers, closing time, and more."""
     lines = [header] if header else []
     for when, *numbers in HOURS:
-        opened, closed = (epoch_ms(when + length) * unit for length in (timedelta(0), timedelta(minutes=60)))
+        opened, closed = (
+            epoch_ms(when + length) * unit for length in (timedelta(0), timedelta(minutes=60))
+        )
         lines.append(",".join(map(str, (opened, *numbers, closed - 1, "12.5", 7, "3.5", 0))))
     path.write_text("\n".join(lines))
     return path
@@ -69,7 +79,11 @@ def klines(path: Path, unit: int, header: str = "") -> Path:
 def as_json(path: Path) -> Path:
     rows = [line.split(",") for line in path.read_text().splitlines()]
     if not rows[0][0].isdigit():
-        path.write_text(json.dumps([dict(zip(rows[0], [int(row[0]), *row[1:]], strict=True)) for row in rows[1:]]))
+        path.write_text(
+            json.dumps(
+                [dict(zip(rows[0], [int(row[0]), *row[1:]], strict=True)) for row in rows[1:]]
+            )
+        )
     else:
         path.write_text(json.dumps([[int(first), *rest] for first, *rest in rows]))
     return path
@@ -82,7 +96,11 @@ def carriage_returns(path: Path) -> Path:
 
 def yfinance_header(*tickers: str) -> str:
     names = ["Open", "High", "Low", "Close", "Volume"]
-    lines = [["Price", *(name for name in names for _ in tickers)], ["Ticker", *tickers * 5], ["Datetime", *[""] * 5]]
+    lines = [
+        ["Price", *(name for name in names for _ in tickers)],
+        ["Ticker", *tickers * 5],
+        ["Datetime", *[""] * 5],
+    ]
     return "\n".join(",".join(line) for line in lines)
 
 
@@ -110,7 +128,15 @@ def decimal_commas(path: Path) -> Path:
 def quoted(path: Path, spell: Callable[[float], str]) -> Path:
     lines = ["time,open,high,low,close,volume"]
     for when, *prices, volume in THOUSANDS:
-        lines.append(",".join([f"{when:%Y-%m-%d %H:%M}", *(f'"{spell(price)}"' for price in prices), f"{volume:.0f}"]))
+        lines.append(
+            ",".join(
+                [
+                    f"{when:%Y-%m-%d %H:%M}",
+                    *(f'"{spell(price)}"' for price in prices),
+                    f"{volume:.0f}",
+                ]
+            )
+        )
     path.write_text("\n".join(lines))
     return path
 
@@ -138,22 +164,41 @@ VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]
     "jforex local": (
         "dukascopy",
         BARS,
-        lambda p: write_rows(p, BARS, "%d.%m.%Y %H:%M:%S.000 GMT+0000", header="Local time," + JFOREX),
+        lambda p: write_rows(
+            p, BARS, "%d.%m.%Y %H:%M:%S.000 GMT+0000", header="Local time," + JFOREX
+        ),
         {"utc": True},
     ),
-    "dukascopy-node ms": ("dukascopy", BARS, lambda p: node_rows(p, lambda w: str(epoch_ms(w))), {}),
+    "dukascopy-node ms": (
+        "dukascopy",
+        BARS,
+        lambda p: node_rows(p, lambda w: str(epoch_ms(w))),
+        {},
+    ),
     "dukascopy-node iso": (
         "dukascopy",
         BARS,
         lambda p: node_rows(p, lambda w: w.isoformat(timespec="milliseconds") + "Z"),
         {"utc": True},
     ),
-    "histdata": ("histdata", BARS, lambda p: write_rows(p, BARS, "%Y%m%d %H%M%S", separator=";"), {}),
-    "mt5 tab": ("metatrader", HOURS, lambda p: mt_rows(p, HOURS, "%Y.%m.%d\t%H:%M:%S", MT5, "\t"), {}),
+    "histdata": (
+        "histdata",
+        BARS,
+        lambda p: write_rows(p, BARS, "%Y%m%d %H%M%S", separator=";"),
+        {},
+    ),
+    "mt5 tab": (
+        "metatrader",
+        HOURS,
+        lambda p: mt_rows(p, HOURS, "%Y.%m.%d\t%H:%M:%S", MT5, "\t"),
+        {},
+    ),
     "mt5 tab, no brackets": (
         "metatrader",
         HOURS,
-        lambda p: mt_rows(p, HOURS, "%Y.%m.%d\t%H:%M:%S", MT5.replace("<", "").replace(">", ""), "\t"),
+        lambda p: mt_rows(
+            p, HOURS, "%Y.%m.%d\t%H:%M:%S", MT5.replace("<", "").replace(">", ""), "\t"
+        ),
         {},
     ),
     "mt5 comma": (
@@ -168,7 +213,12 @@ VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]
         lambda p: mt_rows(p, DAYS, "%Y.%m.%d", MT5.replace("<TIME>\t", ""), "\t"),
         {},
     ),
-    "mt5 no header": ("metatrader", HOURS, lambda p: mt_rows(p, HOURS, "%Y.%m.%d\t%H:%M:%S", "", "\t"), {}),
+    "mt5 no header": (
+        "metatrader",
+        HOURS,
+        lambda p: mt_rows(p, HOURS, "%Y.%m.%d\t%H:%M:%S", "", "\t"),
+        {},
+    ),
     "mt4 comma": ("metatrader", BARS, lambda p: write_rows(p, BARS, "%Y.%m.%d,%H:%M"), {}),
     "mt4 daily": ("metatrader", DAYS, lambda p: write_rows(p, DAYS, "%Y.%m.%d"), {}),
     "mt chart": ("metatrader", BARS, lambda p: write_rows(p, BARS, "%Y.%m.%d %H:%M"), {}),
@@ -181,30 +231,62 @@ VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]
     "table with date and time": (
         "table",
         BARS,
-        lambda p: write_rows(p, BARS, "%Y-%m-%d,%H:%M", header="Date,Time,Open,High,Low,Close,Volume"),
+        lambda p: write_rows(
+            p, BARS, "%Y-%m-%d,%H:%M", header="Date,Time,Open,High,Low,Close,Volume"
+        ),
         {},
     ),
-    "table of pandas": ("table", BARS, lambda p: write_rows(p, BARS, "%Y-%m-%d %H:%M:%S", header=",o,h,l,c,v"), {}),
+    "table of pandas": (
+        "table",
+        BARS,
+        lambda p: write_rows(p, BARS, "%Y-%m-%d %H:%M:%S", header=",o,h,l,c,v"),
+        {},
+    ),
     "table with a map": (
         "table",
         BARS,
         lambda p: write_rows(p, BARS, "%Y-%m-%d %H:%M", header="when;a;b;x;d;n", separator=";"),
-        {"columns": {"Datetime": "when", "open": "a", "High": "b", "Low": "x", "Close": "d", "Volume": "n"}},
+        {
+            "columns": {
+                "Datetime": "when",
+                "open": "a",
+                "High": "b",
+                "Low": "x",
+                "Close": "d",
+                "Volume": "n",
+            }
+        },
     ),
     "table without names": (
         "table",
         BARS,
         lambda p: write_rows(p, BARS, "%Y-%m-%d %H:%M"),
-        {"columns": {"Datetime": "1", "Open": "2", "High": "3", "Low": "4", "Close": "5", "Volume": "6"}},
+        {
+            "columns": {
+                "Datetime": "1",
+                "Open": "2",
+                "High": "3",
+                "Low": "4",
+                "Close": "5",
+                "Volume": "6",
+            }
+        },
     ),
     "table with a map of date and time": (
         "table",
         BARS,
-        lambda p: write_rows(p, BARS, "%Y-%m-%d,%H:%M", header="day,clock,open,high,low,close,volume"),
+        lambda p: write_rows(
+            p, BARS, "%Y-%m-%d,%H:%M", header="day,clock,open,high,low,close,volume"
+        ),
         {"columns": {"Date": "day", "Time": "clock"}},
     ),
     "parquet": ("table", BARS, lambda p: parquet(p), {}),
-    "parquet with a map": ("table", BARS, lambda p: parquet(p, Close="settle"), {"columns": {"Close": "settle"}}),
+    "parquet with a map": (
+        "table",
+        BARS,
+        lambda p: parquet(p, Close="settle"),
+        {"columns": {"Close": "settle"}},
+    ),
     "binance ms": ("binance", HOURS, lambda p: klines(p, 1), {}),
     "binance us": ("binance", HOURS, lambda p: klines(p, 1000), {}),
     "binance with a header": ("table", HOURS, lambda p: klines(p, 1, header=KLINE_NAMES), {}),
@@ -213,27 +295,40 @@ VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]
     "yfinance": (
         "table",
         HOURS,
-        lambda p: write_rows(p, HOURS, "%Y-%m-%d %H:%M:%S+00:00", header=yfinance_header("EURUSD=X")),
+        lambda p: write_rows(
+            p, HOURS, "%Y-%m-%d %H:%M:%S+00:00", header=yfinance_header("EURUSD=X")
+        ),
         {"utc": True},
     ),
     "tradingview": (
         "table",
         HOURS,
-        lambda p: extended(write_rows(p, HOURS, "%s", header="time,open,high,low,close,Volume,RSI,RSI"), ",50.1,"),
+        lambda p: extended(
+            write_rows(p, HOURS, "%s", header="time,open,high,low,close,Volume,RSI,RSI"), ",50.1,"
+        ),
         {},
     ),
     "tradingview iso": (
         "table",
         HOURS,
-        lambda p: write_rows(p, HOURS, "%Y-%m-%dT%H:%M:%SZ", header="time,open,high,low,close,Volume"),
+        lambda p: write_rows(
+            p, HOURS, "%Y-%m-%dT%H:%M:%SZ", header="time,open,high,low,close,Volume"
+        ),
         {"utc": True},
     ),
     "databento": ("databento", HOURS, lambda p: databento(p, HOURS), {}),
-    "databento pretty": ("databento", HOURS, lambda p: databento(p, HOURS, pretty=True), {"utc": True}),
+    "databento pretty": (
+        "databento",
+        HOURS,
+        lambda p: databento(p, HOURS, pretty=True),
+        {"utc": True},
+    ),
     "decimal comma": (
         "table",
         HOURS,
-        lambda p: decimal_commas(write_rows(p, HOURS, "%Y-%m-%d %H:%M", header="time;o;h;l;c;v", separator=";")),
+        lambda p: decimal_commas(
+            write_rows(p, HOURS, "%Y-%m-%d %H:%M", header="time;o;h;l;c;v", separator=";")
+        ),
         {},
     ),
     "decimal comma in quotes, thousands": (
@@ -246,20 +341,27 @@ VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]
         "table",
         HOURS,
         lambda p: write_rows(
-            p, HOURS, "%Y-%m-%d %H:%M", header="Acme, Inc.\nAccount: 12\n\ntime,open,high,low,close,volume"
+            p,
+            HOURS,
+            "%Y-%m-%d %H:%M",
+            header="Acme, Inc.\nAccount: 12\n\ntime,open,high,low,close,volume",
         ),
         {},
     ),
     "lines above a header of other names": (
         "table",
         HOURS,
-        lambda p: write_rows(p, HOURS, "%Y-%m-%d %H:%M", header="Acme, Inc.\nAccount\ntime,open,high,low,last,volume"),
+        lambda p: write_rows(
+            p, HOURS, "%Y-%m-%d %H:%M", header="Acme, Inc.\nAccount\ntime,open,high,low,last,volume"
+        ),
         {"columns": {"Close": "last"}},
     ),
     "numbered names": (
         "table",
         HOURS,
-        lambda p: write_rows(p, HOURS, "%Y-%m-%d %H:%M", header="timestamp,1. open,2. high,3. low,4. close,5. volume"),
+        lambda p: write_rows(
+            p, HOURS, "%Y-%m-%d %H:%M", header="timestamp,1. open,2. high,3. low,4. close,5. volume"
+        ),
         {},
     ),
     "an index without a name, reset": (
@@ -268,14 +370,24 @@ VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]
         lambda p: write_rows(p, HOURS, "%Y-%m-%d %H:%M", header="index,open,high,low,close,volume"),
         {},
     ),
-    "parquet of an index without a name": ("table", BARS, lambda p: parquet(p, Datetime="__index_level_0__"), {}),
+    "parquet of an index without a name": (
+        "table",
+        BARS,
+        lambda p: parquet(p, Datetime="__index_level_0__"),
+        {},
+    ),
     "carriage returns alone": (
         "table",
         HOURS,
         lambda p: carriage_returns(write_rows(p, HOURS, "%Y-%m-%d %H:%M", header="time,o,h,l,c,v")),
         {},
     ),
-    "thousands in quotes": ("table", THOUSANDS, lambda p: quoted(p, lambda number: f"{number:,}"), {}),
+    "thousands in quotes": (
+        "table",
+        THOUSANDS,
+        lambda p: quoted(p, lambda number: f"{number:,}"),
+        {},
+    ),
     "bi5": (
         "dukascopy",
         BARS,
@@ -310,7 +422,9 @@ def test_ticks_of_jforex_and_dukascopy_node_become_minutes(tmp_path: Path) -> No
     jforex = ["Time (EET),Ask,Bid,AskVolume,BidVolume "]
     node = ["timestamp,askPrice,bidPrice"]
     for when, bid in ticks:
-        jforex.append(f"{when:%Y.%m.%d %H:%M:%S}.{when.microsecond // 1000:03d},{bid + 1e-5},{bid},1,2.5")
+        jforex.append(
+            f"{when:%Y.%m.%d %H:%M:%S}.{when.microsecond // 1000:03d},{bid + 1e-5},{bid},1,2.5"
+        )
         node.append(f"{epoch_ms(when)},{bid + 1e-5},{bid}")
     for name, lines in {"jforex": jforex, "node": node}.items():
         path = tmp_path / f"EURUSD_{name}.csv"
@@ -342,7 +456,14 @@ def test_json_that_is_no_table(tmp_path: Path) -> None:
     path.write_text('{"instrument": "EUR_USD", "candles": []}')
     with pytest.raises(DataError, match="the JSON is not a table"):
         import_files([path], tmp_path / "bars")
-    for text in ("[]", "[1, 2]", "[[1, 2], 3]", '[{"a": 1}, {"b": 2}]', "[[1, 2", '["code", -1121]'):
+    for text in (
+        "[]",
+        "[1, 2]",
+        "[[1, 2], 3]",
+        '[{"a": 1}, {"b": 2}]',
+        "[[1, 2",
+        '["code", -1121]',
+    ):
         path.write_text(text)
         with pytest.raises(DataError, match=r"EURUSD\.json"):
             import_files([path], tmp_path / "bars")
@@ -362,7 +483,8 @@ def test_histdata_zip_beside_its_report(tmp_path: Path) -> None:
 def test_comments_blank_lines_spaces_and_quotes(tmp_path: Path) -> None:
     path = tmp_path / "EURUSD.csv"
     path.write_text(
-        '# made by hand\n\n"time", open ,high,low,close\n# units\n\n2019-02-04 00:00, 1.1 ,"1.3",1.0,1.2\n\n'
+        '# made by hand\n\n"time", open ,high,low,close\n# units\n\n2019-02-04 00:00, 1.1 '
+        ',"1.3",1.0,1.2\n\n'
     )
     import_files([path], tmp_path / "bars")
     row = read_bars(tmp_path / "bars")["EURUSD"].row(0)
@@ -371,7 +493,9 @@ def test_comments_blank_lines_spaces_and_quotes(tmp_path: Path) -> None:
 
 def test_flat_bars_are_dropped_for_dukascopy_alone(tmp_path: Path) -> None:
     flat = [*BARS, (BARS[-1][0] + timedelta(minutes=1), 1.1, 1.1, 1.1, 1.1, 0.0)]
-    jforex = write_rows(tmp_path / "EURUSD_a.csv", flat, "%d.%m.%Y %H:%M:%S.000", header="Gmt time," + JFOREX)
+    jforex = write_rows(
+        tmp_path / "EURUSD_a.csv", flat, "%d.%m.%Y %H:%M:%S.000", header="Gmt time," + JFOREX
+    )
     histdata = write_rows(tmp_path / "EURUSD_b.csv", flat, "%Y%m%d %H%M%S", separator=";")
     first = import_files([jforex], tmp_path / "a")["symbols"]["EURUSD"]
     second = import_files([histdata], tmp_path / "b")["symbols"]["EURUSD"]
@@ -382,7 +506,9 @@ def test_flat_bars_are_dropped_for_dukascopy_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", ["dukascopy", "histdata", "metatrader", "table"])
 def test_a_named_format_is_held_to(format: str, tmp_path: Path) -> None:
     written = {
-        "dukascopy": write_rows(tmp_path / "EURUSD_d.csv", BARS, "%d.%m.%Y %H:%M:%S", header="Gmt time," + JFOREX),
+        "dukascopy": write_rows(
+            tmp_path / "EURUSD_d.csv", BARS, "%d.%m.%Y %H:%M:%S", header="Gmt time," + JFOREX
+        ),
         "histdata": write_rows(tmp_path / "EURUSD_h.csv", BARS, "%Y%m%d %H%M%S", separator=";"),
         "metatrader": write_rows(tmp_path / "EURUSD_m.csv", BARS, "%Y.%m.%d,%H:%M"),
         "table": parquet(tmp_path / "EURUSD_t.parquet"),
@@ -416,15 +542,25 @@ def test_real_files_of_every_format_are_recognised(shared_data: Path, tmp_path: 
         "dukascopy_USDHKD.bi5": {"start": datetime(2020, 1, 2)},
         "ork-ad_USDCNH_1h.csv": {"utc": True},
     }
-    formats = {"dukascopy": "dukascopy", "histdata": "histdata", "mt5": "metatrader", "oanda": "table", "ork": "table"}
+    formats = {
+        "dukascopy": "dukascopy",
+        "histdata": "histdata",
+        "mt5": "metatrader",
+        "oanda": "table",
+        "ork": "table",
+    }
     files = [path for path in sorted((shared_data / "raw").iterdir()) if path.is_file()]
     assert files
     for path in files:
         manifest = import_files([path], tmp_path / path.stem, **unsaid.get(path.name, {}))
         ((symbol, entry),) = manifest["symbols"].items()
         source = entry["sources"][0]
-        assert source["format"] == next(name for prefix, name in formats.items() if path.name.startswith(prefix))
+        assert source["format"] == next(
+            name for prefix, name in formats.items() if path.name.startswith(prefix)
+        )
         assert entry["rows"] + entry["flat_dropped"] == source["rows"] or "ticks" in path.name
         bars = read_bars(tmp_path / path.stem)[symbol]
         assert len(bars) == entry["rows"]
-        assert bars.select(pl.all_horizontal(pl.col("Open", "High", "Low", "Close") > 0).all()).item()
+        assert bars.select(
+            pl.all_horizontal(pl.col("Open", "High", "Low", "Close") > 0).all()
+        ).item()

@@ -28,7 +28,9 @@ MINUTE = ("%Y-%m-%d %H:%M", "%Y.%m.%d %H:%M", "%d.%m.%Y %H:%M", "%Y%m%d%H%M", "%
 DAILY = ("%Y-%m-%d", "%Y.%m.%d", "%d.%m.%Y", "%Y%m%d")
 ZONED = ("Z", " UTC", "+00:00", " GMT+0000", "+0000")
 
-seconds = st.datetimes(datetime(2001, 9, 10), datetime(2099, 1, 1)).map(lambda when: when.replace(microsecond=0))
+seconds = st.datetimes(datetime(2001, 9, 10), datetime(2099, 1, 1)).map(
+    lambda when: when.replace(microsecond=0)
+)
 
 
 def parse(values: list[object] | pl.Series, *, utc: bool = False) -> list[datetime]:
@@ -100,11 +102,15 @@ def test_layouts_may_change_within_a_column() -> None:
     ]
 
 
-@pytest.mark.parametrize(("day", "layout"), [(13, "%d/%m/%Y"), (13, "%m/%d/%Y"), (31, "%m/%d/%Y %I:%M:%S %p")])
+@pytest.mark.parametrize(
+    ("day", "layout"), [(13, "%d/%m/%Y"), (13, "%m/%d/%Y"), (31, "%m/%d/%Y %I:%M:%S %p")]
+)
 def test_a_day_above_twelve_tells_day_from_month(day: int, layout: str) -> None:
     stamps = [datetime(2019, 1, 2), datetime(2019, 1, day), datetime(2019, 3, 4)]
     assert parse([stamp.strftime(layout) for stamp in stamps]) == stamps
-    assert parse([stamp.strftime(layout).replace("/0", "/").lstrip("0") for stamp in stamps]) == stamps
+    assert (
+        parse([stamp.strftime(layout).replace("/0", "/").lstrip("0") for stamp in stamps]) == stamps
+    )
 
 
 @pytest.mark.parametrize("texts", [["01/02/2019", "12/12/2019"], ["13/01/2019", "01/13/2019"]])
@@ -114,13 +120,28 @@ def test_days_and_months_that_nothing_tells_apart_are_refused(texts: list[str]) 
 
 
 def test_halves_of_a_day() -> None:
-    texts = ["2019-02-04 12:00 AM", "2019-02-04 01:30 am", "2019-02-04 12:00 PM", "2019-02-04 11:30 PM"]
+    texts = [
+        "2019-02-04 12:00 AM",
+        "2019-02-04 01:30 am",
+        "2019-02-04 12:00 PM",
+        "2019-02-04 11:30 PM",
+    ]
     hours = [timedelta(0), timedelta(hours=1.5), timedelta(hours=12), timedelta(hours=23.5)]
     assert parse(texts) == [datetime(2019, 2, 4) + hour for hour in hours]
 
 
 @pytest.mark.parametrize(
-    "text", ["04/02/2019 00:00", "yesterday", "2019-13-01", "2019-02-30 00:00", "", None, "12", "2019-02-04Z"]
+    "text",
+    [
+        "04/02/2019 00:00",
+        "yesterday",
+        "2019-13-01",
+        "2019-02-30 00:00",
+        "",
+        None,
+        "12",
+        "2019-02-04Z",
+    ],
 )
 def test_what_cannot_be_read_is_named_by_row(text: str | None) -> None:
     with pytest.raises(DataError, match=r"cannot be read[\s\S]*line 3"):

@@ -1,4 +1,6 @@
-"""Any file, compressed or not, as the rows of a table; its kind is recognised by content, not by name."""
+"""Any file, compressed or not, as the rows of a table; its kind is recognised by content, not by
+name.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ _BLANK_OR_COMMENT = re.compile(rb"(?:[^\S\n]*+(?:#[^\n]*+)?\n)*+(?:[^\S\n]*+(?:#
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tool's table begins: patterns of its header, if any, and of delimiter and first row, cells by newlines."""
+    """How a tool's table begins: patterns of its header, if any, and of delimiter and first row,
+    cells by newlines.
+    """
 
     tool: str
     header: str | None
@@ -50,10 +54,13 @@ _BARS = ("Datetime", *NUMBER_COLUMNS)
 _DATE, _TIME = r"\d{4}\.\d{2}\.\d{2}", r"\d{2}:\d{2}(:\d{2})?"
 # What JavaScript prints: milliseconds since 1970, or ISO 8601 with exactly three decimals and a Z.
 _NODE_STAMP = r"(\d{11,13}|\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{3}Z)"
-_NODE_HEADER = r"timestamp\n(open\nhigh\nlow\nclose(\nvolume)?|askPrice\nbidPrice(\naskVolume\nbidVolume)?)"
+_NODE_HEADER = (
+    r"timestamp\n(open\nhigh\nlow\nclose(\nvolume)?|askPrice\nbidPrice(\naskVolume\nbidVolume)?)"
+)
 _UNIX = r"\d{13}(\d{3})?"
 LAYOUTS = (
-    # MetaTrader 4 and 5 write tabs or commas, with or without header and time of day, and both a tick volume.
+    # MetaTrader 4 and 5 write tabs or commas, with or without header and time of day, and both a
+    # tick volume.
     Layout("metatrader", r"(?i:<date>|date)(\n.*)?", rf".{_DATE}.*"),
     Layout("metatrader", None, rf".{_DATE}\n{_TIME}(\n.*)?", ("Date", "Time", *NUMBER_COLUMNS)),
     Layout("metatrader", None, rf".{_DATE}( {_TIME})?(\n(?!{_TIME}(\n|$)).*)?", _BARS),
@@ -61,7 +68,8 @@ LAYOUTS = (
     # From JForex, or from dukascopy-node.
     Layout("dukascopy", r"(?i:gmt time|local time|time \([a-z0-9+:-]+\))(\n.*)?", r".*"),
     Layout("dukascopy", _NODE_HEADER, rf".{_NODE_STAMP}(\n.*)?"),
-    # Archives and the API of candles, from opening time to closing time, until recently without column names.
+    # Archives and the API of candles, from opening time to closing time, until recently without
+    # column names.
     Layout("binance", None, rf",{_UNIX}(\n[\d.]+){{5}}\n{_UNIX}(\n.*)?", _BARS),
     Layout("databento", r"(.*\n)?rtype\npublisher_id\ninstrument_id\n.*", r".*", fixed_point=1e9),
 )
@@ -87,7 +95,13 @@ def read_source(file: Origin, data: bytes, options: Options) -> FileBars:
     else:
         raw = _read_parquet(file, data, options) if is_parquet else _read_text(file, data, options)
     member = {"member": raw.file.member} if raw.file.member else {}
-    record = {"name": file.path.name, **member, **digest, "format": raw.format, "rows": len(raw.frame)}
+    record = {
+        "name": file.path.name,
+        **member,
+        **digest,
+        "format": raw.format,
+        "rows": len(raw.frame),
+    }
     return replace(table.parse_bars(raw, options), record=record)
 
 
@@ -101,26 +115,39 @@ def _read_parquet(file: Origin, data: bytes, options: Options) -> RawTable:
         if not (dtype.is_numeric() or dtype in (pl.String, pl.Null)):
             where = f"{file.label}, column {roles[role]}"
             raise DataError("a price column must be numeric", where=where, got=str(dtype))
-    return RawTable(file=file, format="table", frame=used.with_row_index(ROW, offset=1), roles=roles)
+    return RawTable(
+        file=file, format="table", frame=used.with_row_index(ROW, offset=1), roles=roles
+    )
 
 
 def _open_zip(file: Origin, data: bytes) -> tuple[Origin, bytes]:
-    """The only `.csv` member of a zip file, or without one its only `.txt` member, and its bytes."""
+    """The only `.csv` member of a zip file, or without one its only `.txt` member, and its
+    bytes.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members, ends = archive.infolist(), (".csv", ".txt")
-            csvs, texts = ([info for info in members if info.filename.lower().endswith(end)] for end in ends)
+            csvs, texts = (
+                [info for info in members if info.filename.lower().endswith(end)] for end in ends
+            )
             tables = csvs or texts
             if len(tables) != 1:
-                expected, fix = "one .csv member, or one .txt member", "unpack it and import the files you want"
+                expected, fix = (
+                    "one .csv member, or one .txt member",
+                    "unpack it and import the files you want",
+                )
                 got = ", ".join(archive.namelist()[:8]) or "an empty archive"
                 fix = "save the sheet as CSV" if "xl/workbook.xml" in archive.namelist() else fix
-                raise file.error("a zip file must hold exactly one table", expected=expected, got=got, fix=fix)
+                raise file.error(
+                    "a zip file must hold exactly one table", expected=expected, got=got, fix=fix
+                )
             file = replace(file, member=tables[0].filename)
             _require_size(file, tables[0].file_size, tables[0].compress_size)
             return file, archive.read(tables[0])
     except BAD_ZIPS as error:
-        raise dukascopy.damaged("the zip file cannot be unpacked", file.label, got=str(error)) from error
+        raise dukascopy.damaged(
+            "the zip file cannot be unpacked", file.label, got=str(error)
+        ) from error
 
 
 def _decompress(file: Origin, data: bytes, codec: str) -> bytes:
@@ -135,7 +162,9 @@ def _decompress(file: Origin, data: bytes, codec: str) -> bytes:
     try:
         unpacked: bytes = stream.read(most + 1)
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise dukascopy.damaged(f"the {codec} file cannot be unpacked", file.label, got=str(error)) from error
+        raise dukascopy.damaged(
+            f"the {codec} file cannot be unpacked", file.label, got=str(error)
+        ) from error
     _require_size(file, len(unpacked), len(data))
     return unpacked
 
@@ -143,7 +172,10 @@ def _decompress(file: Origin, data: bytes, codec: str) -> bytes:
 def _require_size(file: Origin, size: int, packed: int) -> None:
     if size > min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * packed)):
         expected = f"at most {MAX_UNPACKED} bytes and {MAX_RATIO} times its packed size"
-        got, fix = f"{size} bytes or more from {packed}", "unpack it yourself if you know where it comes from"
+        got, fix = (
+            f"{size} bytes or more from {packed}",
+            "unpack it yourself if you know where it comes from",
+        )
         raise file.error("the file unpacks to too much", expected=expected, got=got, fix=fix)
 
 
@@ -162,14 +194,23 @@ def _read_text(file: Origin, data: bytes, options: Options) -> RawTable:
     head, position = next(lines)
     delimiter = _delimiter_of(head)
     if "\0" in head or delimiter not in head:
-        expected = "a .bi5, Parquet or packed file, JSON, or text with a tab, ';', '|' or ',' between columns"
-        raise file.error("not a file of bars", expected=expected, got=repr(head[:80]), fix="save the prices as CSV")
+        expected = (
+            "a .bi5, Parquet or packed file, JSON, or text with a tab, ';', '|' or ',' "
+            "between columns"
+        )
+        raise file.error(
+            "not a file of bars",
+            expected=expected,
+            got=repr(head[:80]),
+            fix="save the prices as CSV",
+        )
     names, symbol, line = _split_cells(head, delimiter), None, head
     if has_header := not names[0][:1].isdigit():
         line, position = next(lines)
         tickers = _split_cells(line, delimiter)
         if tickers[0] == "Ticker" and len(tickers) == len(names):
-            # yfinance has the tickers in a second header line, and the name of the stamps alone in a third.
+            # yfinance has the tickers in a second header line, and the name of the stamps alone in
+            # a third.
             names, symbol = _select_ticker(file, names, tickers, options.symbol)
             names[0] = _split_cells(next(lines)[0], delimiter)[0]
             line, position = next(lines)
@@ -179,14 +220,20 @@ def _read_text(file: Origin, data: bytes, options: Options) -> RawTable:
     else:
         names = [str(n) for n in range(1, len(names) + 1)]
     first_line, cells = 1 + data.count(b"\n", 0, position), _split_cells(line, delimiter)
-    layout, roles = _recognise(file, names, cells, delimiter, options, None if has_header else first_line)
+    layout, roles = _recognise(
+        file, names, cells, delimiter, options, None if has_header else first_line
+    )
     frame = _read_rows(file, names, delimiter, data[position:], first_line)
     tool, fixed_point = (layout.tool, layout.fixed_point) if layout else ("table", None)
-    return RawTable(file=file, format=tool, frame=frame, roles=roles, symbol=symbol, fixed_point=fixed_point)
+    return RawTable(
+        file=file, format=tool, frame=frame, roles=roles, symbol=symbol, fixed_point=fixed_point
+    )
 
 
 def _find_header(data: bytes, options: Options) -> int:
-    """Where the line that names the columns begins: some brokers write an account or a title above it."""
+    """Where the line that names the columns begins: some brokers write an account or a title above
+    it.
+    """
     position, wanted = 0, {*options.columns.values()} if options.columns else set()
     for line in data[:_LONGEST_LINE].split(b"\n")[:_MOST_LINES_ABOVE]:
         text = line.decode(errors="replace")
@@ -209,53 +256,89 @@ def _json_to_csv(file: Origin, data: bytes) -> bytes:
         lines += [[row[name] for name in lines[0]] if lines else [*row] for row in rows]
     except (ValueError, RecursionError, TypeError, KeyError, IndexError) as error:
         expected = "a list of candles, each a list or an object"
-        raise file.error("the JSON is not a table of bars", expected=expected, got=repr(data[:80])[1:]) from error
+        raise file.error(
+            "the JSON is not a table of bars", expected=expected, got=repr(data[:80])[1:]
+        ) from error
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
     return text.getvalue().encode()
 
 
 def _recognise(
-    file: Origin, names: list[str], first: list[str], delimiter: str, options: Options, unnamed_at: int | None
+    file: Origin,
+    names: list[str],
+    first: list[str],
+    delimiter: str,
+    options: Options,
+    unnamed_at: int | None,
 ) -> tuple[Layout | None, table.Roles]:
-    """The tool's layout and the roles of the columns; columns without names (from a line on) are never guessed."""
+    """The tool's layout and the roles of the columns; columns without names (from a line on) are
+    never guessed.
+    """
     format, has_header = options.format, unnamed_at is None
     header, row = "\n".join(names), delimiter + "\n".join(first)
     for layout in () if options.columns or format == "table" else LAYOUTS:
         # With --format dukascopy any header will do.
-        fits = layout.header is None or format == "dukascopy" or re.fullmatch(layout.header, header, re.DOTALL)
-        matches = (layout.header is not None) == has_header and re.fullmatch(layout.row, row, re.DOTALL)
+        fits = (
+            layout.header is None
+            or format == "dukascopy"
+            or re.fullmatch(layout.header, header, re.DOTALL)
+        )
+        matches = (layout.header is not None) == has_header and re.fullmatch(
+            layout.row, row, re.DOTALL
+        )
         if format in ("auto", layout.tool) and fits and matches:
             roles = dict(zip(layout.columns, names, strict=False)) or table.guess_roles(names)
-            if table.prices_in(roles) == PRICE_COLUMNS or (table.prices_in(roles) and layout.tool == "dukascopy"):
+            if table.prices_in(roles) == PRICE_COLUMNS or (
+                table.prices_in(roles) and layout.tool == "dukascopy"
+            ):
                 return layout, roles
     shown = delimiter.join(names if has_header else first)[:120]
     if format not in ("auto", "table"):
-        raise file.error(f"not a {format} file", expected=f"a table as {format} has it", got=shown, fix=_AUTO)
+        raise file.error(
+            f"not a {format} file", expected=f"a table as {format} has it", got=shown, fix=_AUTO
+        )
     if not has_header and not options.columns:
         expected = "a header line, or a file of " + ", ".join(FORMATS[1:-1])
-        fix = "say which is which by number: `vaiom data import --column Datetime=1 --column Open=2 ...`"
-        raise file.error("the columns have no names", row=unnamed_at, expected=expected, got=shown, fix=fix)
+        fix = (
+            "say which is which by number: `vaiom data import --column Datetime=1 --column "
+            "Open=2 ...`"
+        )
+        raise file.error(
+            "the columns have no names", row=unnamed_at, expected=expected, got=shown, fix=fix
+        )
     return None, table.assign_roles(names, options.columns, file)
 
 
-def _select_ticker(file: Origin, names: list[str], tickers: list[str], wanted: str | None) -> tuple[list[str], str]:
+def _select_ticker(
+    file: Origin, names: list[str], tickers: list[str], wanted: str | None
+) -> tuple[list[str], str]:
     """Column names, with the ticker added to those of all but one ticker, and its symbol."""
     symbols = {ticker: find_pair(ticker) or ticker for ticker in tickers[1:]}
-    chosen = [ticker for ticker, symbol in symbols.items() if len(symbols) == 1 or wanted in (ticker, symbol)]
+    chosen = [
+        ticker
+        for ticker, symbol in symbols.items()
+        if len(symbols) == 1 or wanted in (ticker, symbol)
+    ]
     if not chosen:
         raise table.several_symbols(file, sorted(symbols.values()), wanted)
     columns = zip(names, tickers, strict=True)
-    return [name if of == chosen[0] else f"{name} of {of}" for name, of in columns], symbols[chosen[0]]
+    return [name if of == chosen[0] else f"{name} of {of}" for name, of in columns], symbols[
+        chosen[0]
+    ]
 
 
 def _content_lines(file: Origin, data: bytes, position: int) -> Iterator[tuple[str, int]]:
-    """The lines that are neither blank nor comments, and their byte positions; raises an error after the last."""
+    """The lines that are neither blank nor comments, and their byte positions; raises an error
+    after the last.
+    """
     while True:
         match = _BLANK_OR_COMMENT.match(data, position)
         position = match.end() if match else position
         if position == len(data):
-            raise file.error("the file holds no rows", expected="a table of bars", fix="leave the file out")
+            raise file.error(
+                "the file holds no rows", expected="a table of bars", fix="leave the file out"
+            )
         line = data[position : position + _LONGEST_LINE].split(b"\n", 1)[0]
         yield line.decode(errors="replace").rstrip("\r"), position
         position = (data.find(b"\n", position) + 1) or len(data)
@@ -267,9 +350,14 @@ def _split_cells(line: str, delimiter: str) -> list[str]:
     return [cell.strip() for cell in next(csv.reader([plain], delimiter=delimiter), [])]
 
 
-def _read_rows(file: Origin, names: list[str], delimiter: str, body: bytes, first_line: int) -> pl.DataFrame:
-    """All rows as stripped texts, empty cells null, with their line in the file; blank lines are left out."""
-    # A header of our own fixes the number of columns: the first row may be cut, and names may need quotes.
+def _read_rows(
+    file: Origin, names: list[str], delimiter: str, body: bytes, first_line: int
+) -> pl.DataFrame:
+    """All rows as stripped texts, empty cells null, with their line in the file; blank lines are
+    left out.
+    """
+    # A header of our own fixes the number of columns: the first row may be cut, and names may need
+    # quotes.
     numbers = [str(n) for n in range(len(names))]
     try:
         cells = pl.read_csv(
@@ -283,9 +371,15 @@ def _read_rows(file: Origin, names: list[str], delimiter: str, body: bytes, firs
     except pl.exceptions.PolarsError as error:
         for number, line in enumerate(body.decode(errors="replace").split("\n"), first_line):
             if line.strip() and len(_split_cells(line, delimiter)) > len(names):
-                details = {"expected": f"{len(names)} fields", "got": line[:200], "fix": "correct or remove the line"}
+                details = {
+                    "expected": f"{len(names)} fields",
+                    "got": line[:200],
+                    "fix": "correct or remove the line",
+                }
                 raise file.error("a line has too many fields", row=number, **details) from error
         raise file.error("the text is not a table", got=str(error).splitlines()[0]) from error
     texts = pl.col(names).str.strip_chars()
-    stripped = cells.rename(dict(zip(numbers, names, strict=True))).with_columns(pl.when(texts != "").then(texts))
+    stripped = cells.rename(dict(zip(numbers, names, strict=True))).with_columns(
+        pl.when(texts != "").then(texts)
+    )
     return stripped.filter(~pl.all_horizontal(pl.col(names).is_null()))

@@ -1,4 +1,6 @@
-"""The rows of any file as bars: stamps and numbers are parsed, ticks become minutes, invalid prices are refused."""
+"""The rows of any file as bars: stamps and numbers are parsed, ticks become minutes, invalid prices
+are refused.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from typing import Any
 import polars as pl
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS, STAMP, Place, require_calendar, require_ordered
+from vaiom.market.folder import (
+    BAR_COLUMNS,
+    PRICE_COLUMNS,
+    STAMP,
+    Place,
+    require_calendar,
+    require_ordered,
+)
 from vaiom.market.symbols import find_pair
 
 ROW = "source row"
@@ -29,7 +38,18 @@ Roles = dict[str, str]
 _INDEX = ("index", "indexlevel0", "")
 # In order of preference: MetaTrader has both TICKVOL and VOL, and the second is mostly zero.
 _ALIASES = {
-    "Datetime": ("datetime", "timestamp", "gmttime", "localtime", "opentime", "time", "date", "tsevent", "ts", *_INDEX),
+    "Datetime": (
+        "datetime",
+        "timestamp",
+        "gmttime",
+        "localtime",
+        "opentime",
+        "time",
+        "date",
+        "tsevent",
+        "ts",
+        *_INDEX,
+    ),
     "Date": ("date",),
     "Time": ("time",),
     "Open": ("open", "o"),
@@ -41,7 +61,10 @@ _ALIASES = {
     "Bid": ("bid", "bidprice"),
     "BidVolume": ("bidvolume",),
 }
-_LAYOUTS = "2019-02-04 12:30[:00], 2019.02.04 12:30, 04.02.2019 12:30, 20190204 123000, or a Unix time in s, ms, us, ns"
+_LAYOUTS = (
+    "2019-02-04 12:30[:00], 2019.02.04 12:30, 04.02.2019 12:30, 20190204 123000, or a Unix "
+    "time in s, ms, us, ns"
+)
 _TEXT = re.compile(
     r"(?P<date>\d{4}(?P<dash>[-./])\d{1,2}(?P=dash)\d{1,2}|\d{1,2}(?P<mark>[./])\d{1,2}(?P=mark)\d{4}|\d{8})"
     r"(?:(?P<gap>[ T]?)(?P<time>\d{1,2}:\d{2}:\d{2}|\d{1,2}:\d{2}|\d{6}|\d{4})(?P<fraction>\.\d+)?"
@@ -126,7 +149,9 @@ class RawTable:
 
 @dataclass(frozen=True, kw_only=True)
 class FileBars:
-    """The bars of one file (`BAR_COLUMNS` and `ROW`, in file order), counts of changes, and its manifest record."""
+    """The bars of one file (`BAR_COLUMNS` and `ROW`, in file order), counts of changes, and its
+    manifest record.
+    """
 
     file: Origin
     symbol: str | None
@@ -136,15 +161,25 @@ class FileBars:
 
 
 def guess_roles(names: Sequence[str], chosen: Roles | None = None) -> Roles:
-    """Roles as chosen, or by the usual names; a date and a time make the stamp, unless one column holds both."""
+    """Roles as chosen, or by the usual names; a date and a time make the stamp, unless one column
+    holds both.
+    """
     columns, chosen = Roles(), chosen or {}
     for name in (name for name in names if name not in chosen.values()):
-        # Without case, punctuation, the zone in JForex's `Time (UTC)` or the number in Alpha Vantage's `1. open`.
+        # Without case, punctuation, the zone in JForex's `Time (UTC)` or the number in Alpha
+        # Vantage's `1. open`.
         plain = re.sub(r"\([^)]*\)$|^\d+\. ", "", name.strip())
         columns.setdefault(re.sub(r"[^a-z0-9]", "", plain.lower()), name)
     # Of several aliases the first wins, because it comes last here.
-    roles = {role: columns[a] for role, aliases in _ALIASES.items() for a in reversed(aliases) if a in columns} | chosen
-    two_columns = "Date" in chosen or ("Date" in roles and roles.get("Datetime") == roles.get("Time"))
+    roles = {
+        role: columns[a]
+        for role, aliases in _ALIASES.items()
+        for a in reversed(aliases)
+        if a in columns
+    } | chosen
+    two_columns = "Date" in chosen or (
+        "Date" in roles and roles.get("Datetime") == roles.get("Time")
+    )
     unused = ("Datetime",) if two_columns else ("Date", "Time")
     return {role: name for role, name in roles.items() if role not in unused}
 
@@ -167,7 +202,9 @@ def assign_roles(names: Sequence[str], columns: Mapping[str, str] | None, file: 
     for name in ("Date" if "Date" in roles else "Datetime", *PRICE_COLUMNS):
         if name not in roles:
             fix = f"name it with `vaiom data import --column {name}=<column of the file>`"
-            raise file.error(f"column {name!r} is missing", expected=", ".join(BAR_COLUMNS), got=present, fix=fix)
+            raise file.error(
+                f"column {name!r} is missing", expected=", ".join(BAR_COLUMNS), got=present, fix=fix
+            )
     return roles
 
 
@@ -178,7 +215,9 @@ def prices_in(roles: Roles) -> tuple[str, ...]:
 
 
 def parse_bars(raw: RawTable, options: Options) -> FileBars:
-    """Parse stamps and numbers, and keep rows with usable prices; Dukascopy's flat bars are dropped."""
+    """Parse stamps and numbers, and keep rows with usable prices; Dukascopy's flat bars are
+    dropped.
+    """
     file, roles = raw.file, raw.roles
     symbol, frame = _one_symbol(raw, options)
     rows, prices = frame[ROW], prices_in(roles)
@@ -187,11 +226,19 @@ def parse_bars(raw: RawTable, options: Options) -> FileBars:
     both = pl.concat_str((pl.col(roles[name]).cast(pl.String) for name in parts), separator=" ")
     stamps = frame[roles["Datetime"]] if len(parts) == 1 else frame.select(both).to_series()
     stamps = parse_stamps(stamps, lambda row: file.at(rows[row]), utc=options.utc)
-    volume = frame[roles[name]] if (name := "BidVolume" if ticks else "Volume") in roles else pl.lit(None, pl.Float64)
-    cells = frame.select(*(pl.col(roles[name]).alias(name) for name in prices), volume.alias("Volume"))
+    volume = (
+        frame[roles[name]]
+        if (name := "BidVolume" if ticks else "Volume") in roles
+        else pl.lit(None, pl.Float64)
+    )
+    cells = frame.select(
+        *(pl.col(roles[name]).alias(name) for name in prices), volume.alias("Volume")
+    )
     numbers = _parse_numbers(_with_points(cells, prices), rows, file, repair=options.repair)
     numbers = numbers.with_columns(pl.col("Volume").fill_nan(None))
-    if raw.fixed_point and not any(frame[roles[name]].str.contains(".", literal=True).any() for name in prices):
+    if raw.fixed_point and not any(
+        frame[roles[name]].str.contains(".", literal=True).any() for name in prices
+    ):
         numbers = numbers.with_columns(pl.col(prices) / raw.fixed_point)
     bars = numbers.select(stamps.alias("Datetime"), pl.all(), rows)
     traded = drop_flat(bars) if raw.format == "dukascopy" and not ticks else bars
@@ -205,8 +252,12 @@ def parse_bars(raw: RawTable, options: Options) -> FileBars:
         changes["rows_reordered"] = count_out_of_place(usable["Datetime"])
         usable = usable.sort("Datetime", maintain_order=True)
     elif ticks:
-        require_ordered(usable["Datetime"], lambda row: file.at(usable[ROW][row]), repeats=True, fix=SORT_FIX)
-    return FileBars(file=file, symbol=symbol, bars=_minute_bars(usable) if ticks else usable, changes=changes)
+        require_ordered(
+            usable["Datetime"], lambda row: file.at(usable[ROW][row]), repeats=True, fix=SORT_FIX
+        )
+    return FileBars(
+        file=file, symbol=symbol, bars=_minute_bars(usable) if ticks else usable, changes=changes
+    )
 
 
 def drop_flat(bars: pl.DataFrame) -> pl.DataFrame:
@@ -223,8 +274,15 @@ def count_out_of_place(stamps: pl.Series) -> int:
 
 
 def _with_points(cells: pl.DataFrame, prices: Sequence[str]) -> pl.DataFrame:
-    """Texts without thousands separators, and with decimal points if all prices have decimal commas."""
-    texts = pl.concat([pl.Series(dtype=pl.String), *(one.alias("") for one in cells[prices] if one.dtype == pl.String)])
+    """Texts without thousands separators, and with decimal points if all prices have decimal
+    commas.
+    """
+    texts = pl.concat(
+        [
+            pl.Series(dtype=pl.String),
+            *(one.alias("") for one in cells[prices] if one.dtype == pl.String),
+        ]
+    )
     if not texts.str.contains(",", literal=True).any():
         return cells
     # Separators are removed only before a decimal mark: with decimal points, 1,100 may be either.
@@ -236,27 +294,40 @@ def _with_points(cells: pl.DataFrame, prices: Sequence[str]) -> pl.DataFrame:
     return cells.with_columns(pl.when(text.str.contains(number)).then(plain).otherwise(text))
 
 
-def _parse_numbers(cells: pl.DataFrame, rows: pl.Series, file: Origin, *, repair: bool) -> pl.DataFrame:
+def _parse_numbers(
+    cells: pl.DataFrame, rows: pl.Series, file: Origin, *, repair: bool
+) -> pl.DataFrame:
     """Parse columns of texts or numbers; anything else is an error, or null with repair."""
     numbers = cells.cast(pl.Float64, strict=False)
     for column in () if repair else cells:
         bad = numbers[column.name].is_null() & column.is_not_null()
         if bad.any():
             first, problem = int(bad.arg_max() or 0), f"not a number in column {column.name}"
-            got, expected = repr(column[first]), "a number with a decimal point, or a comma in all prices"
+            got, expected = (
+                repr(column[first]),
+                "a number with a decimal point, or a comma in all prices",
+            )
             raise file.error(problem, row=rows[first], expected=expected, got=got, fix=_DROP_FIX)
     return numbers
 
 
-def _drop_unusable(frame: pl.DataFrame, prices: Sequence[str], file: Origin, *, repair: bool) -> pl.DataFrame:
-    """Keep the rows whose prices are all finite and positive; without repair there may be no others."""
+def _drop_unusable(
+    frame: pl.DataFrame, prices: Sequence[str], file: Origin, *, repair: bool
+) -> pl.DataFrame:
+    """Keep the rows whose prices are all finite and positive; without repair there may be no
+    others.
+    """
     price = pl.col(*prices)
-    usable = frame.select(pl.all_horizontal((price.is_finite() & (price > 0)).fill_null(value=False))).to_series()
+    usable = frame.select(
+        pl.all_horizontal((price.is_finite() & (price > 0)).fill_null(value=False))
+    ).to_series()
     if not repair and not usable.all():
         row = frame.row(int((~usable).arg_max() or 0), named=True)
         expected = f"positive numbers in {', '.join(prices)}"
         got = ", ".join(f"{name} {row[name]}" for name in prices)
-        raise file.error("a row has no usable price", row=row[ROW], expected=expected, got=got, fix=_DROP_FIX)
+        raise file.error(
+            "a row has no usable price", row=row[ROW], expected=expected, got=got, fix=_DROP_FIX
+        )
     return frame.filter(usable)
 
 
@@ -290,7 +361,9 @@ def _one_symbol(raw: RawTable, options: Options) -> tuple[str | None, pl.DataFra
 
 def several_symbols(file: Origin, symbols: Sequence[str], wanted: str | None) -> DataError:
     """The error for a table with other symbols than the one wanted."""
-    problem = "a table mixes several symbols" if wanted is None else f"the table has no rows of {wanted}"
+    problem = (
+        "a table mixes several symbols" if wanted is None else f"the table has no rows of {wanted}"
+    )
     got = ", ".join(symbols[:8]) + (", ..." if len(symbols) > 8 else "")
     return file.error(problem, got=got or "no symbols", fix="pick one with --symbol")
 
@@ -305,19 +378,28 @@ def parse_stamps(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
     if values.dtype.is_float():
         values = values.cast(pl.Int64, strict=False)
     is_stamp = values.dtype == pl.Date or isinstance(values.dtype, pl.Datetime)
-    parsed = values.cast(STAMP) if is_stamp else _parse_texts(values.cast(pl.String), place, utc=utc)
+    parsed = (
+        values.cast(STAMP) if is_stamp else _parse_texts(values.cast(pl.String), place, utc=utc)
+    )
     if parsed.null_count():
         first = int(parsed.is_null().arg_max() or 0)
         text = values[first : first + 1].cast(pl.String)[0]
         got, fix = "nothing" if text is None else repr(text), "correct or remove the row"
         if re.match(r"\d{1,2}/\d{1,2}/\d{4}", text or ""):
-            fix = "write dates as 2019-02-04: without a day above 12, 04/02/2019 may be in February or in April"
-        raise DataError("a stamp cannot be read", where=place(first), expected=_LAYOUTS, got=got, fix=fix)
+            fix = (
+                "write dates as 2019-02-04: without a day above 12, 04/02/2019 may be in "
+                "February or in April"
+            )
+        raise DataError(
+            "a stamp cannot be read", where=place(first), expected=_LAYOUTS, got=got, fix=fix
+        )
     return require_calendar(parsed, place)
 
 
 def _parse_texts(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
-    """Parse all texts with the layout of the first one, then those left with the layout of their first one."""
+    """Parse all texts with the layout of the first one, then those left with the layout of their
+    first one.
+    """
     parsed = pl.Series(values.name, [None], dtype=STAMP).new_from_index(0, len(values))
     while (waiting := parsed.is_null()).any():
         first = int(waiting.arg_max() or 0)
@@ -334,7 +416,9 @@ def _parse_texts(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
             numbers = values.set(others, None).cast(pl.Float64, strict=False)
             stamps = (numbers * _UNIX_TIMES[layout]).round().cast(pl.Int64).cast(STAMP)
         elif "%H" in layout or "%I" in layout:
-            stamps = values.str.to_datetime(layout, time_unit="us", strict=False).dt.replace_time_zone(None)
+            stamps = values.str.to_datetime(
+                layout, time_unit="us", strict=False
+            ).dt.replace_time_zone(None)
         else:
             stamps = values.str.to_date(layout, strict=False).cast(STAMP)
         parsed = stamps.zip_with(waiting, parsed)
@@ -344,7 +428,9 @@ def _parse_texts(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
 
 
 def _layout_of(text: str | None) -> tuple[str | None, bool]:
-    """The pattern of a Unix time or the format of a date and time, if it is one; and whether it has an offset."""
+    """The pattern of a Unix time or the format of a date and time, if it is one; and whether it has
+    an offset.
+    """
     if text is None:
         return None, False
     for pattern in _UNIX_TIMES:
@@ -364,8 +450,12 @@ def _layout_of(text: str | None) -> tuple[str | None, bool]:
 
 
 def _order_of_slashes(texts: pl.Series) -> str | None:
-    """Whether day or month comes first in 13/02/2019; None where no date of the column tells, or they contradict."""
-    first, second = (texts.str.extract(r"^(\d{1,2})/(\d{1,2})/", n).cast(pl.Int64) > 12 for n in (1, 2))
+    """Whether day or month comes first in 13/02/2019; None where no date of the column tells, or
+    they contradict.
+    """
+    first, second = (
+        texts.str.extract(r"^(\d{1,2})/(\d{1,2})/", n).cast(pl.Int64) > 12 for n in (1, 2)
+    )
     if bool(first.any()) == bool(second.any()):
         return None
     return _SLASHES if first.any() else "%m/%d/%Y"

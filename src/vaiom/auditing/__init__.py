@@ -1,0 +1,1 @@
+"""The proofs: nothing leaked from the future, every number has a known origin."""

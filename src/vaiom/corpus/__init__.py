@@ -1,0 +1,1 @@
+"""Features, targets, buckets and splits of many series, as a folder of memory-mapped arrays."""

@@ -1,0 +1,3 @@
+"""A simulated market whose true distribution of the next return is known, and the oracle that
+predicts with it.
+"""

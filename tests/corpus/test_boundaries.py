@@ -1,0 +1,100 @@
+"""Other boundaries over stored rows give the corpus that a build with those boundaries would have
+given.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from strategies import random_bars
+from vaiom.corpus.build import CorpusConfig, build_corpus, corpus_in_memory
+from vaiom.corpus.splits import SplitConfig
+from vaiom.corpus.store import Corpus, under_splits
+from vaiom.market.folder import write_symbol
+
+BEFORE = SplitConfig(
+    train_end=datetime(2023, 12, 10),
+    validation=(datetime(2023, 12, 20), datetime(2024, 1, 10)),
+    tests=((datetime(2024, 1, 10), datetime(2024, 1, 20)),),
+    seal=datetime(2024, 2, 3),
+)
+AFTER = SplitConfig(
+    train_end=datetime(2023, 11, 25),
+    validation=(datetime(2023, 12, 1), datetime(2023, 12, 15)),
+    tests=((datetime(2023, 12, 15), datetime(2024, 1, 2)),),
+    seal=datetime(2024, 1, 2),
+)
+
+
+def require_same(moved: Corpus, built: Corpus, rounding: float) -> None:
+    assert moved.splits == built.splits
+    for name in ("return", "gap", "vol_regime"):
+        np.testing.assert_allclose(moved.edges[name], built.edges[name], rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(moved.edges["return"], built.edges["return"])
+    np.testing.assert_array_equal(moved.target_return, built.target_return)
+    assert moved.tokenizer.zero_share == built.tokenizer.zero_share
+    for split in built.splits.names:
+        rows = moved.endpoints(split, 16, unseal=True)
+        np.testing.assert_array_equal(rows, built.endpoints(split, 16, unseal=True))
+    for name in ("gap_bucket", "vol_regime"):
+        other = np.mean(moved.columns[name] != built.columns[name])
+        assert other <= rounding, name
+
+
+def test_on_bars_with_holes(tmp_path: Path) -> None:
+    for seed, symbol in enumerate(("EURUSD", "XAUUSD")):
+        write_symbol(tmp_path / "bars", symbol, random_bars(2_400, seed))
+    corpus = build_corpus(tmp_path / "bars", tmp_path / "corpus", CorpusConfig(splits=BEFORE))
+    moved = under_splits(corpus, AFTER)
+    require_same(
+        moved, corpus_in_memory(tmp_path / "bars", CorpusConfig(splits=AFTER)), rounding=0.001
+    )
+    assert moved.sha256 != corpus.sha256
+    assert moved.tokenizer.sha256 != corpus.tokenizer.sha256
+    # Nothing was written, and the corpus itself did not move.
+    assert moved.path is None
+    np.testing.assert_array_equal(under_splits(corpus, BEFORE).target_return, corpus.target_return)
+
+
+def test_on_real_bars(shared_data: Path, tmp_path: Path) -> None:
+    bars = tmp_path / "bars"
+    bars.mkdir()
+    for symbol in ("EURJPY", "XAUUSD"):
+        (bars / f"{symbol}.parquet").symlink_to(shared_data / "bars_1h" / f"{symbol}.parquet")
+    corpus = build_corpus(bars, tmp_path / "corpus")
+    earlier = corpus.splits.shifted_to(datetime(2017, 1, 1))
+    require_same(
+        under_splits(corpus, earlier),
+        corpus_in_memory(bars, CorpusConfig(splits=earlier)),
+        rounding=1e-4,
+    )
+
+
+def test_later_rows_do_not_enter_the_fit(tmp_path: Path) -> None:
+    bars = random_bars(2_400, 3)
+    for folder, frame in (
+        ("whole", bars),
+        ("cut", bars.filter(bars["Datetime"] < datetime(2024, 1, 5))),
+    ):
+        write_symbol(tmp_path / folder, "EURUSD", frame)
+    moved = [
+        under_splits(
+            build_corpus(tmp_path / name, tmp_path / f"{name}-corpus", CorpusConfig(splits=BEFORE)),
+            AFTER,
+        )
+        for name in ("whole", "cut")
+    ]
+    assert moved[0].tokenizer.sha256 == moved[1].tokenizer.sha256
+    assert len(moved[0]) > len(moved[1])
+
+
+@pytest.mark.parametrize("months", [-1, 1])
+def test_shifting_by_months(months: int) -> None:
+    moved = SplitConfig().shifted_by(months)
+    assert moved == SplitConfig().shifted_to(
+        datetime(2023 + (months > 0), 12 if months < 0 else 2, 1)
+    )

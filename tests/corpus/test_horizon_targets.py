@@ -1,0 +1,282 @@
+"""The sum of the next bars: exactly those bars, inside one split, at a scale that is known before
+them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strategies import random_bars
+from vaiom.codec import from_json, to_json
+from vaiom.corpus.build import CorpusConfig, corpus_in_memory
+from vaiom.corpus.splits import NO_TARGET_CODE, TRAIN, SplitConfig
+from vaiom.corpus.store import Corpus
+from vaiom.corpus.targets import (
+    Horizon,
+    HorizonCorpus,
+    at_horizon,
+    fit_horizon,
+    next_sum,
+    of_next_bar,
+    slots_of_week,
+    usual_sizes,
+)
+from vaiom.corpus.tokenizer import INTERIOR_QUANTILES, bucket_of
+from vaiom.errors import ConfigError, DataError
+from vaiom.features.fields import NUM_RETURN_BUCKETS
+
+SPLITS = SplitConfig(
+    train_end=datetime(2023, 12, 10),
+    validation=(datetime(2023, 12, 20), datetime(2024, 1, 1)),
+    tests=((datetime(2024, 1, 1), datetime(2024, 1, 5)),),
+    seal=datetime(2024, 1, 5),
+)
+BARS = 5
+
+
+@cache
+def corpus() -> Corpus:
+    bars = {symbol: random_bars(1_700, seed) for seed, symbol in enumerate(("EURUSD", "XAUUSD"))}
+    close = bars["EURUSD"]["Close"].to_numpy().copy()
+    close[[300, 900]] = np.nan
+    close[600] *= 20
+    bars["EURUSD"] = bars["EURUSD"].with_columns(Close=close).fill_nan(None)
+    return corpus_in_memory(bars, CorpusConfig(splits=SPLITS))
+
+
+@cache
+def view() -> HorizonCorpus:
+    return at_horizon(corpus(), BARS)
+
+
+def changed(row: int, **columns: float) -> HorizonCorpus:
+    """The corpus with other values in one row, seen with the same fit."""
+    new = {name: np.array(corpus().columns[name]) for name in columns}
+    for name, value in columns.items():
+        new[name][row] = value
+    return at_horizon(replace(corpus(), columns={**corpus().columns, **new}), view().at)
+
+
+@given(st.integers(0, 3_399), st.sampled_from([0.5, np.nan]))
+def test_a_target_is_made_of_exactly_the_next_bars(row: int, value: float) -> None:
+    other, asset = (
+        changed(row, log_ret=value),
+        slice(0, 1_700) if row < 1_700 else slice(1_700, 3_400),
+    )
+    differs = ~np.isclose(other.log_ret_next, view().log_ret_next, equal_nan=True)
+    inside = np.arange(max(row - BARS, asset.start), row)
+    assert set(np.flatnonzero(differs)) <= set(inside)
+    assert set(inside) <= set(np.flatnonzero(differs | np.isnan(view().log_ret_next)))
+    np.testing.assert_array_equal(other.sigma20, view().sigma20)
+
+
+def test_it_is_the_log_of_the_prices_ratio_and_needs_every_price() -> None:
+    closes = np.log(random_bars(1_700, 1)["Close"].to_numpy())
+    own, sums = corpus().asset_slices["XAUUSD"], view().log_ret_next
+    np.testing.assert_allclose(sums[own][:-BARS], closes[BARS:] - closes[:-BARS], atol=1e-12)
+    assert np.isnan(sums[own][-BARS:]).all()
+    # A missing close takes its own bar and the next one; an absurd one leaves two absurd returns.
+    for lost in (300, 900, 600):
+        assert np.isnan(sums[lost - BARS : lost + 1]).all()
+        assert np.isfinite(sums[lost + 1])
+        assert not view().valid_base[lost - BARS : lost + 1].any()
+
+
+def test_a_zero_inside_counts_and_a_whole_that_is_zero_is_no_event() -> None:
+    flat = changed(2_000, log_ret=0.0)
+    assert flat.valid_base[1_998] == view().valid_base[1_998]
+    back = -np.delete(corpus().columns["log_ret"][2_001 : 2_001 + BARS], 2).sum()
+    closed = changed(2_003, log_ret=back)
+    assert closed.log_ret_next[2_000] == 0
+    assert not closed.valid_base[2_000]
+
+
+@given(st.integers(0, 3_399))
+def test_the_whole_target_lies_in_the_split_of_its_last_bar(row: int) -> None:
+    code, end = view().split_codes[row], 1_700 if row < 1_700 else 3_400
+    codes = corpus().split_codes[row : row + BARS]
+    if row + BARS >= end:
+        assert code == NO_TARGET_CODE
+    elif code != NO_TARGET_CODE:
+        assert (codes == code).all()
+        assert view().target_timestamps[row] == corpus().timestamps[row + BARS]
+    else:
+        assert len(set(codes.tolist())) > 1
+
+
+def test_nothing_outside_train_is_fitted_on() -> None:
+    later = corpus().timestamps >= np.datetime64(SPLITS.train_end)
+    columns = {name: np.array(corpus().columns[name]) for name in ("log_ret", "sigma20")}
+    for column in columns.values():
+        column[later] *= 7
+    again = fit_horizon(replace(corpus(), columns={**corpus().columns, **columns}), BARS)
+    assert to_json(again) == to_json(view().at)
+
+
+def test_the_buckets_inside_the_tails_hold_their_shares_of_train() -> None:
+    rows = np.flatnonzero(
+        (view().split_codes == corpus().splits.code(TRAIN)) & ~view().target_bad & ~view().mask_any
+    )
+    counts = np.bincount(view().target_return[rows], minlength=NUM_RETURN_BUCKETS + 1)[5:13]
+    expected = np.diff((0, *INTERIOR_QUANTILES, 1)) * counts.sum()
+    np.testing.assert_allclose(counts, expected, atol=1)
+
+
+def test_the_scale_knows_the_hours_that_come() -> None:
+    """Returns that are large in one hour of the day: before that hour the scale is larger, if by
+    little where Train is short.
+    """
+    hours = corpus().columns["timestamp"] % 86_400 // 3_600
+    loud = np.where(hours == 12, 6.0, 1.0) * corpus().columns["log_ret"]
+    at = at_horizon(replace(corpus(), columns={**corpus().columns, "log_ret": loud}), BARS).at
+    by_hour = at.slot_scale[1].reshape(7, 24).mean(axis=0)
+    assert by_hour[12 - BARS : 12].min() > by_hour[12:].max()
+
+
+def test_a_fit_is_stored_and_read_back_to_the_bit() -> None:
+    fit = view().at
+    again = from_json(Horizon, to_json(fit))
+    assert to_json(again) == to_json(fit)
+    np.testing.assert_array_equal(
+        again.scale(corpus().columns, corpus().meta[:, 0]), view().sigma20
+    )
+
+
+def test_one_bar_is_a_horizon_too() -> None:
+    one = of_next_bar(corpus().tokenizer)
+    np.testing.assert_array_equal(
+        one.scale(corpus().columns, corpus().meta[:, 0]), corpus().sigma20
+    )
+    assert one.zero_share[1:] == corpus().tokenizer.zero_share
+
+
+@pytest.mark.parametrize("bars", [-1, 0, 1, 1_001])
+def test_what_is_no_horizon(bars: int) -> None:
+    with pytest.raises(ConfigError, match="not a horizon"):
+        fit_horizon(corpus(), bars)
+
+
+def test_a_horizon_longer_than_train() -> None:
+    with pytest.raises(DataError, match="Train holds no event of 1000 bars"):
+        fit_horizon(corpus(), 1_000)
+
+
+def test_usual_sizes_are_means_shrunk_twice() -> None:
+    """A slot's mean to its asset's, and that to the mean of all; the unknown asset is all
+    of them.
+    """
+    rng = np.random.default_rng(0)
+    size, assets, slots = rng.exponential(1, 900), rng.integers(1, 3, 900), rng.integers(0, 4, 900)
+    found = usual_sizes(size, assets, slots, (3, 4))
+    for asset in range(3):
+        own = (assets == asset) | (asset == 0)
+        of_asset = (size[own].sum() + 100 * size.mean()) / (own.sum() + 100)
+        for slot in range(4):
+            here = own & (slots == slot)
+            of_slot = (size[here].sum() + 100 * of_asset) / (here.sum() + 100)
+            assert found[asset, slot] == pytest.approx(of_slot / size.mean(), abs=5.1e-5)
+    np.testing.assert_array_equal(found, found.round(4))
+
+
+def test_a_fit_is_that_of_the_train_sums() -> None:
+    log_ret = np.array(corpus().columns["log_ret"])
+    log_ret[100:140] = 0.0
+    flat = replace(corpus(), columns={**corpus().columns, "log_ret": log_ret})
+    fit, seen = fit_horizon(flat, BARS), at_horizon(flat, BARS)
+    assert slots_of_week(flat) == 168
+    assert (fit.bars, fit.timeframe) == (BARS, "1h")
+    train = (seen.split_codes == flat.splits.code(TRAIN)) & ~flat.mask_any & (flat.sigma20 > 0)
+    train &= np.isfinite(seen.log_ret_next)
+    shares = [
+        float((seen.log_ret_next[train & (flat.meta[:, 0] == asset)] == 0).mean())
+        for asset in (1, 2)
+    ]
+    assert shares[0] > 0.02
+    assert fit.zero_share == pytest.approx((np.mean(shares), *shares))
+    events = np.flatnonzero(train & (seen.log_ret_next != 0))
+    assets, seconds = (
+        flat.meta[events, 0].astype(int),
+        flat.columns["timestamp"][events].astype(int),
+    )
+    slots = (seconds // 3_600 + 72) % 168  # the first hour of 1970 was a Thursday's
+    z = seen.log_ret_next[events] / (flat.sigma20[events] * np.sqrt(BARS))
+    np.testing.assert_array_equal(fit.slot_scale, usual_sizes(np.abs(z), assets, slots, (3, 168)))
+    z /= fit.slot_scale[assets, slots]
+    inner = np.quantile(z[np.abs(z) < 2], INTERIOR_QUANTILES)
+    np.testing.assert_allclose(fit.edges[5:12], inner)
+    np.testing.assert_array_equal(seen.target_return[events], bucket_of(fit.edges, z))
+    np.testing.assert_allclose(
+        seen.sigma20[events], flat.sigma20[events] * np.sqrt(BARS) * fit.slot_scale[assets, slots]
+    )
+
+
+def test_a_corpus_at_a_horizon_says_what_it_is() -> None:
+    seen = view()
+    assert (seen.horizon, corpus().horizon) == (BARS, 1)
+    assert seen.bars is corpus()
+    assert corpus().bars is corpus()
+    assert seen.return_shape is seen.at.shape
+    np.testing.assert_array_equal(seen.edges["return"], seen.at.edges)
+    np.testing.assert_array_equal(seen.edges["gap"], corpus().edges["gap"])
+    assert not seen.target_return[seen.target_bad].any()
+    assert np.isnat(seen.target_timestamps[1_700 - BARS : 1_700]).all()
+    assert seen.target_timestamps[0] == corpus().timestamps[BARS]
+    # A sum that is all but nothing is a price that came back.
+    tiny = replace(corpus(), columns={**corpus().columns, "log_ret": np.full(3_400, 1e-11)})
+    assert not np.nan_to_num(next_sum(tiny, BARS)).any()
+    assert np.nan_to_num(next_sum(tiny, 30)).any()
+
+
+def test_the_next_bar_is_a_horizon_with_the_tokenizers_fit() -> None:
+    one, tokenizer = of_next_bar(corpus().tokenizer), corpus().tokenizer
+    assert (one.bars, one.timeframe) == (1, "1h")
+    assert one.zero_share[0] == pytest.approx(np.mean(tokenizer.zero_share))
+    assert one.slot_scale.shape == (3, 168)
+    np.testing.assert_array_equal(one.edges, tokenizer.edges["return"])
+    assert one.shape is tokenizer.return_shape
+
+
+def test_a_horizon_without_sense_is_refused() -> None:
+    fit = view().at
+    zero = fit.slot_scale * (np.arange(168) > 0)
+    for words, change in (
+        ("16 return buckets", {"edges": fit.edges[:-1]}),
+        ("16 return buckets", {"edges": np.sort(fit.edges)[::-1]}),
+        ("each asset and slot", {"slot_scale": fit.slot_scale[:, 1:]}),
+        ("each asset and slot", {"zero_share": fit.zero_share[1:]}),
+        ("without sense", {"bars": 0}),
+        ("without sense", {"slot_scale": zero}),
+        ("without sense", {"slot_scale": fit.slot_scale + np.inf}),
+    ):
+        with pytest.raises(ValueError, match=words):
+            replace(fit, **change)
+
+
+def test_the_hash_knows_the_horizon() -> None:
+    def named(data: Corpus) -> Corpus:
+        manifest: dict[str, Any] = dict.fromkeys(
+            ("arrays", "tokenizer_sha256", "splits", "assets"), "x"
+        )
+        return replace(data, manifest=manifest)
+
+    hashes = [
+        named(corpus()).sha256,
+        *(at_horizon(named(corpus()), bars).sha256 for bars in (4, BARS, view().at)),
+    ]
+    assert len(set(hashes)) == 3
+    assert hashes[2] == hashes[3]
+
+
+def test_slots_are_those_of_the_timeframe() -> None:
+    bars = {"EURUSD": random_bars(900, step=timedelta(hours=4), start=datetime(2023, 8, 1))}
+    coarse = corpus_in_memory(bars, CorpusConfig(splits=SPLITS))
+    assert slots_of_week(coarse) == 42
+    assert fit_horizon(coarse, 2).slot_scale.shape == (2, 42)

@@ -1,0 +1,433 @@
+"""What holds of every distribution, whatever its probabilities and shape; many at once answer as
+each alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vaiom.corpus.tokenizer import fit_shape
+from vaiom.distribution.buckets import ReturnDistributions
+from vaiom.distribution.returns import ReturnDistribution, as_csv, notes_of
+from vaiom.errors import ConfigError
+
+EDGES = np.array([-np.inf, -8, -5, -3, -2, -1, -0.6, -0.3, 0.01, 0.3, 0.6, 1, 2, 3, 5, 8, np.inf])
+MOMENT = datetime(2025, 3, 3, 10)
+SHAPE = fit_shape(EDGES, np.random.default_rng(0).standard_t(3, 20_000) / 1.3)
+
+
+def distribution(probs: np.ndarray, sigma: float = 8e-4, heavy: bool = True) -> ReturnDistribution:
+    return ReturnDistribution(
+        symbol="EURUSD",
+        probs=probs / probs.sum(),
+        edges=EDGES,
+        sigma=sigma,
+        shape=SHAPE if heavy else fit_shape(EDGES, np.empty(0)),
+        prob_zero=0.02,
+        as_of=MOMENT,
+        target_time=MOMENT + timedelta(hours=1),
+        stale_since=MOMENT + timedelta(hours=2),
+        context=512,
+    )
+
+
+@st.composite
+def distributions(draw: st.DrawFn) -> ReturnDistribution:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    probs = rng.dirichlet(np.full(16, draw(st.sampled_from([0.05, 0.5, 5.0]))))
+    if draw(st.booleans()):
+        probs[rng.integers(0, 16, 6)] = 0.0  # a probability may underflow
+    probs[rng.integers(0, 16)] += 0.01
+    return distribution(
+        probs, sigma=draw(st.sampled_from([1e-5, 8e-4, 0.3])), heavy=draw(st.booleans())
+    )
+
+
+levels = st.floats(0.001, 0.999)
+
+
+@given(distributions())
+def test_the_distribution_function_rises_from_0_to_1_and_gives_each_bucket_its_mass(
+    dist: ReturnDistribution,
+) -> None:
+    x = np.concatenate([np.linspace(-30, 30, 2001), EDGES[1:-1]]) * dist.sigma
+    values = np.asarray(dist.cdf(np.sort(x)))
+    assert (np.diff(values) >= -1e-15).all()
+    assert values.min() >= 0
+    assert values.max() <= 1
+    assert dist.cdf(-np.inf) == 0
+    assert dist.cdf(np.inf) == 1
+    np.testing.assert_allclose(
+        np.diff(np.asarray(dist.cdf(dist.return_edges))), dist.probs, atol=1e-12
+    )
+
+
+@given(distributions(), st.lists(levels, min_size=1, max_size=20))
+def test_quantiles_invert_the_distribution_function(
+    dist: ReturnDistribution, q: list[float]
+) -> None:
+    x = np.asarray(dist.quantile(q))
+    np.testing.assert_allclose(dist.cdf(x), q, atol=1e-10)
+    # Back again, where there is mass to tell neighbours apart.
+    again = np.asarray(dist.quantile(np.asarray(dist.cdf(x))))
+    steep = np.asarray(dist.density(x)) * dist.sigma > 1e-4
+    np.testing.assert_allclose(again[steep], x[steep], rtol=1e-6, atol=1e-8 * dist.sigma)
+    assert dist.quantile(q[0]) == x[0]
+
+
+@given(distributions(), levels)
+def test_risk_is_ordered_and_agrees_with_numerical_integration(
+    dist: ReturnDistribution, level: float
+) -> None:
+    u = (np.arange(50_000) + 0.5) / 50_000
+    for side, sign in (("long", -1), ("short", 1)):
+        at_risk, shortfall = dist.value_at_risk(level, side), dist.expected_shortfall(level, side)
+        assert shortfall >= at_risk - 1e-9 * dist.sigma
+        worst = sign * np.asarray(
+            dist.quantile(np.where(sign < 0, u * (1 - level), 1 - u * (1 - level)))
+        )
+        assert shortfall == pytest.approx(worst.mean(), rel=5e-3, abs=5e-3 * dist.sigma)
+    assert dist.cdf(-dist.value_at_risk(level, "long")) == pytest.approx(1 - level, abs=1e-9)
+    assert dist.cdf(dist.value_at_risk(level, "short")) == pytest.approx(level, abs=1e-9)
+
+
+@given(distributions())
+def test_the_mean_splits_into_both_shortfalls(dist: ReturnDistribution) -> None:
+    lower, upper = -dist.expected_shortfall(0.7, "long"), dist.expected_shortfall(0.3, "short")
+    assert dist.mean() == pytest.approx(0.3 * lower + 0.7 * upper, abs=1e-9 * dist.sigma)
+
+
+def test_the_sides_of_a_symmetric_distribution_are_alike() -> None:
+    even = fit_shape(
+        EDGES_EVEN := np.sort(np.concatenate([-EDGES[9:], EDGES[9:], [0.0]])), np.empty(0)
+    )
+    probs = np.concatenate([np.arange(1, 9), np.arange(8, 0, -1)]) / 72
+    dist = ReturnDistribution(
+        **{**fields(distribution(np.ones(16))), "edges": EDGES_EVEN, "shape": even, "probs": probs}
+    )
+    assert dist.prob_up == pytest.approx(0.5)
+    assert dist.mean() == pytest.approx(0, abs=1e-12 * dist.sigma)
+    for measure in (dist.value_at_risk, dist.expected_shortfall):
+        assert measure(0.97, "long") == pytest.approx(measure(0.97, "short"))
+
+
+@given(distributions(), st.floats(0, 20))
+def test_a_move_beyond_is_a_move_beyond_on_either_side(dist: ReturnDistribution, z: float) -> None:
+    x = z * dist.sigma
+    assert dist.prob_beyond(x) == dist.prob_beyond(-x)
+    assert dist.prob_beyond(x) == pytest.approx(dist.cdf(-x) + 1 - dist.cdf(x))
+
+
+@given(distributions())
+def test_what_is_no_number_has_no_probability(dist: ReturnDistribution) -> None:
+    x = np.array([np.nan, 0.5, np.nan]) * dist.sigma
+    for name in ("cdf", "sf", "pdf", "logpdf", "prob_beyond"):
+        assert np.isnan(getattr(dist, name)(np.nan))
+        np.testing.assert_array_equal(
+            np.isnan(getattr(dist, name)(x)), [True, False, True], err_msg=name
+        )
+
+
+def test_the_density_integrates_to_the_distribution_function() -> None:
+    dist = distribution(np.random.default_rng(2).dirichlet(np.ones(16)))
+    x = np.linspace(-12, 12, 400_001) * dist.sigma
+    total = np.concatenate([[0], np.cumsum(np.asarray(dist.density(x))[1:] * np.diff(x))])
+    np.testing.assert_allclose(dist.cdf(x[0]) + total, dist.cdf(x), atol=1e-3)
+
+
+def test_samples_follow_the_distribution_and_repeat_with_their_seed() -> None:
+    dist = distribution(np.random.default_rng(1).dirichlet(np.ones(16)))
+    drawn = dist.sample(200_000, seed=4)
+    np.testing.assert_array_equal(drawn, dist.sample(200_000, seed=4))
+    u = np.sort(np.asarray(dist.cdf(drawn)))
+    assert np.abs(u - (np.arange(len(u)) + 0.5) / len(u)).max() < 0.005
+    assert drawn.mean() == pytest.approx(dist.mean(), abs=0.05 * dist.sigma)
+
+
+@given(distributions(), levels)
+def test_names_of_scipy_are_there(dist: ReturnDistribution, q: float) -> None:
+    assert dist.ppf(q) == dist.quantile(q)
+    assert dist.pdf(dist.sigma) == dist.density(dist.sigma)
+    with np.errstate(divide="ignore"):
+        assert dist.logpdf(dist.sigma) == np.log(dist.pdf(dist.sigma))
+    assert dist.interval(0.9) == pytest.approx((dist.ppf(0.05), dist.ppf(0.95)))
+    np.testing.assert_array_equal(dist.rvs(7, seed=3), dist.sample(7, seed=3))
+    assert dist.rvs(7, seed=3).shape == (7,)
+    np.testing.assert_array_equal(dist.rvs((2, 3), seed=3).ravel(), dist.rvs(6, seed=3))
+    np.testing.assert_array_equal(dist.rvs(np.int64(6), seed=3), dist.rvs(6, seed=3))
+    assert dist.sf(dist.sigma) == 1 - dist.cdf(dist.sigma)
+    assert (dist.median(), dist.var()) == (dist.ppf(0.5), dist.std() ** 2)
+
+
+@given(distributions(), levels)
+def test_second_moments_agree_with_numerical_integration(
+    dist: ReturnDistribution, level: float
+) -> None:
+    z = np.concatenate(
+        [
+            -np.geomspace(1e5, 8, 40_000),
+            np.linspace(-8, 8, 40_001)[1:-1],
+            np.geomspace(8, 1e5, 40_000),
+        ]
+    )
+    u = np.asarray(dist.cdf(z * dist.sigma))
+
+    def squares(below: np.ndarray) -> float:
+        """Of outcomes up to a level of the distribution function, by the trapezoid rule."""
+        masses = np.diff(np.minimum(below, 1 - level))
+        return float((masses * (z[1:] ** 2 + z[:-1] ** 2) / 2).sum()) / (1 - level)
+
+    wanted = {"long": squares(u), "short": squares((1 - u)[::-1])}
+    for side, square in wanted.items():
+        got = dist.expected_shortfall(level, side, power=2) / dist.sigma**2
+        assert got == pytest.approx(square, rel=0.02, abs=1e-3)
+        assert got >= (dist.expected_shortfall(level, side) / dist.sigma) ** 2 * (1 - 1e-9)
+    total = (
+        float((np.diff(u) * (z[1:] ** 2 + z[:-1] ** 2) / 2).sum()) - (dist.mean() / dist.sigma) ** 2
+    )
+    assert dist.std() / dist.sigma == pytest.approx(np.sqrt(total), rel=0.02, abs=1e-3)
+
+
+@given(st.lists(distributions(), min_size=2, max_size=9), levels, st.integers(0, 99))
+def test_many_at_once_answer_as_each_alone_to_the_bit(
+    some: list[ReturnDistribution], level: float, seed: int
+) -> None:
+    alone = [ReturnDistribution(**{**fields(dist), "shape": some[0].shape}) for dist in some]
+    many = ReturnDistributions(
+        probs=np.stack([dist.probs for dist in alone]),
+        sigma=np.array([dist.sigma for dist in alone]),
+        shape=some[0].shape,
+    )
+    x = np.random.default_rng(seed).standard_t(2, (len(alone), 5)) * many.sigma[:, None]
+    for name in ("cdf", "pdf", "logpdf", "prob_beyond"):
+        each = [getattr(dist, name)(row) for dist, row in zip(alone, x, strict=True)]
+        np.testing.assert_array_equal(getattr(many, name)(x), each)
+        np.testing.assert_array_equal(getattr(many, name)(x[:, 0]), np.stack(each)[:, 0])
+    np.testing.assert_array_equal(many.cdf(0.0), [dist.cdf(0.0) for dist in alone])
+    asked = np.array([0.0, level, 0.999])
+    np.testing.assert_array_equal(many.quantile(asked), [dist.quantile(asked) for dist in alone])
+    np.testing.assert_array_equal(many.quantile(level), [dist.quantile(level) for dist in alone])
+    for name in ("mean", "std"):
+        np.testing.assert_array_equal(
+            getattr(many, name)(), [getattr(dist, name)() for dist in alone]
+        )
+    np.testing.assert_array_equal(many.prob_up, [dist.prob_up for dist in alone])
+    for side in ("long", "short"):
+        for name in ("value_at_risk", "expected_shortfall"):
+            got = getattr(many, name)(level, side)
+            np.testing.assert_array_equal(got, [getattr(dist, name)(level, side) for dist in alone])
+            np.testing.assert_array_equal(getattr(many, name)([0.5, level], side)[:, 1], got)
+    assert many.rvs(3, seed=1).shape == (len(alone), 3)
+    for nothing in (
+        many.rvs(0),
+        many.quantile([]),
+        many.value_at_risk([]),
+        many.expected_shortfall([]),
+    ):
+        assert nothing.shape == (len(alone), 0)
+    with pytest.raises(ConfigError, match="events of the distributions"):
+        many.cdf(np.zeros(len(alone) + 1))
+
+
+def fields(dist: ReturnDistribution) -> dict[str, object]:
+    return {each.name: getattr(dist, each.name) for each in dataclasses.fields(dist)}
+
+
+def test_no_events_have_no_answers() -> None:
+    none = ReturnDistributions(probs=np.empty((0, 16)), sigma=np.empty(0), shape=SHAPE)
+    for answer in (
+        none.cdf(np.empty(0)),
+        none.quantile(0.5),
+        none.value_at_risk(0.99, "short"),
+        none.mean(),
+    ):
+        assert answer.shape == (0,)
+    assert none.quantile([0.1, 0.9]).shape == (0, 2)
+
+
+def test_a_forecast_shows_and_serialises_itself() -> None:
+    dist = distribution(np.arange(1.0, 17))
+    value = json.loads(json.dumps(dist.to_dict(), allow_nan=False))
+    assert value["edges"][0] is None
+    assert value["quantiles"]["0.05"] == dist.quantile(0.05)
+    for measure in ("value_at_risk", "expected_shortfall"):
+        for side, shown in value[measure].items():
+            asked = {
+                level: getattr(dist, measure)(float(level), side) for level in ("0.95", "0.99")
+            }
+            assert shown == asked
+    text = str(dist)
+    assert text.count("█") > 16
+    assert "given a non-zero return" in text
+    assert "given a non-zero return" in repr(dist)
+    assert dist._repr_html_().count("<tr>") == 16
+
+
+def test_json_and_csv_hold_every_figure_of_each_forecast() -> None:
+    """Of many at once; each figure is the one that the forecast itself gives."""
+    plain = distribution(np.arange(1.0, 17), sigma=4e-4)
+    assert (plain.horizon, plain.stale, plain.masked, plain.unknown_asset) == (
+        1,
+        False,
+        False,
+        False,
+    )
+    noted = {"stale": True, "missing_assets": ("GBPUSD", "XAUUSD"), "notes": ("masked: x", "old")}
+    other = dataclasses.replace(
+        plain, symbol="USDJPY", probs=plain.probs[::-1], sigma=8e-4, horizon=4, **noted
+    )
+    text = csv.DictReader(io.StringIO(as_csv([plain, other])))
+    for dist, line in zip((plain, other), text, strict=True):
+        quantiles = {str(q): dist.quantile(q) for q in (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)}
+        risks = {
+            name: {
+                side: {str(level): ask(level, side) for level in (0.95, 0.99)}
+                for side in ("long", "short")
+            }
+            for name, ask in (
+                ("value_at_risk", dist.value_at_risk),
+                ("expected_shortfall", dist.expected_shortfall),
+            )
+        }
+        flat = {
+            "symbol": dist.symbol,
+            "as_of": "2025-03-03T10:00:00",
+            "target_time": "2025-03-03T11:00:00",
+            "horizon": dist.horizon,
+            "context": 512,
+            "stale": dist.stale,
+            "stale_since": "2025-03-03T12:00:00",
+            "unknown_asset": False,
+            "sigma": dist.sigma,
+            "prob_zero": 0.02,
+            "prob_up": dist.prob_up,
+            "mean": dist.mean(),
+        }
+        assert dist.to_dict() == {
+            **flat,
+            "missing_assets": list(dist.missing_assets),
+            "notes": list(dist.notes),
+            "probs": dist.probs.tolist(),
+            "edges": [None, *EDGES[1:-1].tolist(), None],
+            "return_edges": [None, *(EDGES[1:-1] * dist.sigma).tolist(), None],
+            "quantiles": quantiles,
+            **risks,
+        }
+        flat |= {"missing_assets": " ".join(dist.missing_assets)} | {
+            f"q{q}": x for q, x in quantiles.items()
+        }
+        for name, short in (("value_at_risk", "var"), ("expected_shortfall", "es")):
+            flat |= {
+                f"{short}{level}_{side}": x
+                for side, own in risks[name].items()
+                for level, x in own.items()
+            }
+        flat |= {f"p{bucket}": p for bucket, p in enumerate(dist.probs.tolist(), start=1)}
+        assert line == {name: str(value) for name, value in flat.items()}
+    assert as_csv([other]).splitlines() == as_csv([plain, other]).splitlines()[::2]
+    again = dataclasses.replace(other, symbol="EURJPY", notes=("old",))
+    assert notes_of([plain, other, again]) == ["USDJPY: masked: x", "USDJPY, EURJPY: old"]
+
+
+def test_the_picture_in_text_has_a_bar_per_bucket_to_scale() -> None:
+    probs = np.full(16, 2.0)
+    probs[[0, 8, 15]] = 1.0, 4.0, 0.5
+    dist = dataclasses.replace(distribution(probs), notes=("a caution",))
+    headline, *lines = str(dist).splitlines()
+    assert headline == "EURUSD, bar of 2025-03-03 11:00, from 512 bars through 2025-03-03 10:00"
+    ends = [f"{8 * edge:+.1f}" for edge in EDGES[1:-1]]
+    ranges = [f"below {ends[0]}", *(f"{a} to {b}" for a, b in pairwise(ends)), f"above {ends[-1]}"]
+    lengths = [8, *[15] * 7, 30, *[15] * 6, 4]
+    for line, range_, length, p in zip(lines, ranges, lengths, dist.probs, strict=False):
+        assert line == f"  {range_:>14}  {'█' * length:<30} {p:6.1%}"
+    assert (
+        lines[16]
+        == f"  given a non-zero return: up {dist.prob_up:.1%}, mean {1e4 * dist.mean():+.2f} bp"
+    )
+    assert [line.partition(":")[0] for line in lines[17:]] == [
+        "  5%, 50%, 95% quantile in bp",
+        "  99% value at risk / expected shortfall in bp",
+        "  exactly zero",
+        "  note",
+    ]
+    assert lines[-2:] == [
+        "  exactly zero: 2.00% of this asset's Train returns after a close that moved",
+        "  note: a caution",
+    ]
+    longer = str(dataclasses.replace(dist, horizon=4)).splitlines()[0]
+    assert longer.startswith("EURUSD, 4 bars through 2025-03-03 11:00, from")
+    assert dist.summary()["chances"] == "▃▅▅▅▅▅▅▅█▅▅▅▅▅▅▂"
+    assert (dist.summary()["zero"], dist.summary()["bar"]) == ("2.0%", "2025-03-03 11:00")
+    told = dataclasses.replace(dist, stale=True, unknown_asset=True, missing_assets=("XAUUSD",))
+    assert [each.summary()["caution"] for each in (dist, told)] == ["", "stale unknown incomplete"]
+
+
+def test_the_summary_gives_each_side_its_own_risks_in_basis_points() -> None:
+    dist = distribution(np.arange(1.0, 17))
+    summary = dist.summary()
+    shown = {
+        name: float(summary[name])
+        for name in ("5%", "95%", "VaR99 long", "ES99 long", "VaR99 short", "ES99 short")
+    }
+    exact = [
+        *(dist.quantile(level) for level in (0.05, 0.95)),
+        *(
+            ask(0.99, side)
+            for side in ("long", "short")
+            for ask in (dist.value_at_risk, dist.expected_shortfall)
+        ),
+    ]
+    np.testing.assert_allclose(list(shown.values()), 1e4 * np.array(exact), atol=0.051)
+    assert len({round(value) for value in shown.values()}) == len(
+        shown
+    )  # none could stand for another
+    assert summary["chances"][-1] == "█"
+    assert f"short {summary['VaR99 short']} / {summary['ES99 short']}" in str(dist)
+
+
+def test_a_forecast_draws_itself() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    dist = distribution(np.arange(1.0, 17))
+    ax = dist.plot()
+    assert dist.plot(ax) is ax
+    ax.clear()
+    dist.plot(ax)
+    [filled] = ax.collections
+    (left, bottom), (right, top) = filled.get_datalim(ax.transData).get_points()
+    ends = [1e4 * dist.quantile(level) for level in (0.002, 0.998)]
+    assert [left, right] == pytest.approx(ends)
+    x = np.linspace(left, right, 800) / 1e4
+    assert [bottom, top] == pytest.approx([0, np.max(dist.pdf(x)) / 1e4])
+    assert [line.get_xdata()[0] for line in ax.lines] == [
+        1e4 * dist.quantile(level) for level in (0.05, 0.5, 0.95)
+    ]
+    assert ax.get_xlabel().startswith("log return of the next bar, basis points")
+    assert ax.get_title().startswith("EURUSD, bar of 2025-03-03 11:00")
+    assert "non-zero" in ax.get_ylabel()
+    assert len(ax.lines) == 3
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda dist: dist.value_at_risk(99, "long"), "between 0 and 1"),
+        (lambda dist: dist.value_at_risk(0.99, "left"), "long or short"),
+        (lambda dist: dist.expected_shortfall(1.0), "between 0 and 1"),
+        (lambda dist: dist.quantile(1.2), "0 to 1"),
+        (lambda dist: dist.quantile([0.1, np.nan]), "0 to 1"),
+    ],
+)
+def test_senseless_questions_are_refused(ask, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ask(distribution(np.ones(16)))

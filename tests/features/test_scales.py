@@ -1,0 +1,158 @@
+"""The averages and the state that they leave: against a plain loop, in pieces, value by value and
+at once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference.ewma_loop import ewma_loop
+from strategies import price_pairs
+from vaiom.errors import DataError
+from vaiom.features import recursions as scales
+from vaiom.features.recursions import AssetState, Bars, Ewma, Series, average, floored_root
+
+values = st.lists(st.one_of(st.just(math.nan), st.floats(0, 1e-4), st.just(1e-6)), max_size=80)
+
+
+def series_of(open_: np.ndarray, close: np.ndarray, state: AssetState | None = None) -> Series:
+    nothing = np.full(len(close), math.nan)
+    with np.errstate(invalid="ignore"):
+        return Series(
+            Bars(np.arange(len(close)), open_, nothing, nothing, close, nothing),
+            state or AssetState.empty(None),
+        )
+
+
+@given(values, st.sampled_from([20, 120]))
+def test_the_average_equals_a_plain_loop(series: list[float], span: int) -> None:
+    ours, _ = average(np.array(series, float), span, Ewma())
+    np.testing.assert_allclose(ours[1:], ewma_loop(series, span), rtol=1e-12, atol=1e-300)
+    assert math.isnan(ours[0])
+
+
+@given(price_pairs(), st.data())
+def test_a_history_in_pieces_gives_the_same_bits(
+    prices: tuple[np.ndarray, np.ndarray], data: st.DataObject
+) -> None:
+    open_, close = prices
+    whole = series_of(open_, close)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(close)), max_size=5)))
+    state, pieces = AssetState.empty(None), []
+    for start, stop in zip([0, *cuts], [*cuts, len(close)], strict=True):
+        # Through JSON, as a corpus keeps it.
+        state = AssetState.from_json(json.loads(json.dumps(state.to_json())))
+        pieces.append(series_of(open_[start:stop], close[start:stop], state))
+        state = pieces[-1].after
+    for name in (
+        "missing",
+        "log_ret",
+        "log_gap",
+        "clean",
+        "num_clean_prev",
+        "sigma20",
+        "sigma20_prev",
+        "sigma120",
+    ):
+        joined = np.concatenate([getattr(piece, name) for piece in pieces])
+        np.testing.assert_array_equal(joined, getattr(whole, name), err_msg=name)
+    assert state.to_json() == whole.after.to_json()
+
+
+def test_the_scale_is_past_only_where_it_divides() -> None:
+    close = np.array([1.0, 1.1, 1.21, 0.9])
+    series = series_of(close, close)
+    np.testing.assert_array_equal(series.sigma20_prev[1:], series.sigma20[:-1])
+
+
+def test_a_non_positive_price_is_a_missing_one() -> None:
+    good = np.array([1.0, 1.1, 1.2, 1.3])
+    for bad in (0.0, -1.0, math.nan):
+        close = good.copy()
+        close[2] = bad
+        series = series_of(good, close)
+        assert series.missing.tolist() == [False, False, True, False]
+        assert np.isnan(series.log_ret[2:]).all()
+        assert np.isfinite(series.sigma20[1:]).all()
+
+
+@given(
+    st.lists(st.one_of(st.floats(1e-12, 1.0), st.just(math.nan)), max_size=60),
+    st.sampled_from([20, 120, 2400]),
+    st.one_of(st.none(), st.tuples(st.floats(1e-12, 1.0), st.integers(0, 30))),
+)
+def test_few_values_and_many_go_through_the_same_bits(
+    values: list[float], span: int, before: tuple[float, int] | None
+) -> None:
+    """Short series run value by value, long ones in Polars; a live value is one NumPy scalar."""
+    state = Ewma(*before) if before else Ewma()
+    few, after_few = average(np.array(values), span, state)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scales, "LONG_SERIES", -1)
+        many, after_many = average(np.array(values), span, state)
+    np.testing.assert_array_equal(few, many)
+    np.testing.assert_array_equal(after_few, after_many)
+    for value in np.array(values):
+        _, state = average(value, span, state)
+    np.testing.assert_array_equal(state, after_many)
+
+
+def test_a_state_that_no_history_leaves_is_refused() -> None:
+    state, (name, *_) = AssetState.empty(None).to_json(), scales.SCALES
+    assert AssetState.from_json({**state, name: [1e-6, 9_999_999]}).scales[name] == Ewma(
+        1e-6, 9_999_999
+    )
+    for field, value in (
+        (name, [-1e-6, 0]),
+        (name, [math.inf, 0]),
+        (name, [1e-6, -1]),
+        (name, [1e-6, 10_000_000]),
+        ("num_clean", -1),
+        ("num_clean", 2**62),
+    ):
+        with pytest.raises(DataError, match="not the state of an asset"):
+            AssetState.from_json({**state, field: value})
+
+
+def test_a_state_with_slots_survives_json_and_is_refused_when_its_tables_differ() -> None:
+    state = AssetState.empty(timedelta(hours=4)).to_json()
+    assert AssetState.from_json(state).to_json() == state
+    assert np.shape(state["extra"]["season"]["level"]) == (3, 42)
+    assert AssetState.from_json(state).slots.step == 4 * 3600  # type: ignore[union-attr]
+    assert state["extra"]["sigma20"] is None
+    fed = AssetState.from_json({**state, "ret20": [4e-6, 0]}).to_json()
+    assert fed["extra"]["sigma20"] == pytest.approx(2e-3)
+    season, short = state["extra"]["season"], [[0] * 41] * 3
+    for wrong in (
+        {"level": short},
+        {"count": short},
+        {"last_week": short},
+        {"level": "x"},
+        {name: [] for name in season},
+    ):
+        with pytest.raises(DataError, match="not the state of an asset"):
+            AssetState.from_json(
+                {**state, "extra": {**state["extra"], "season": {**season, **wrong}}}
+            )
+    for missing in ("close", "num_clean", "ret20"):
+        with pytest.raises(DataError, match="not the state of an asset"):
+            AssetState.from_json({name: value for name, value in state.items() if name != missing})
+
+
+def test_no_bars_leave_the_state_as_it_was() -> None:
+    state = series_of(np.ones(3), np.array([1.0, 1.1, 1.2])).after
+    assert series_of(np.empty(0), np.empty(0), state).after is state
+
+
+def test_one_number_and_many_have_the_same_floor() -> None:
+    many = np.array([math.nan, 0.0, 1e-20, 1e-16, 4e-6])
+    expected = [math.nan, 1e-8, 1e-8, 1e-8, 2e-3]
+    np.testing.assert_allclose(floored_root(many), expected, rtol=1e-15)
+    np.testing.assert_allclose([floored_root(each) for each in many], expected, rtol=1e-15)

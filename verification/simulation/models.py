@@ -1,0 +1,134 @@
+"""Two tiny models, the bars that a service begins with and those that follow, and the real
+application, made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import polars as pl
+import torch
+
+from strategies import random_bars
+from training.tiny_runs import SPLITS, TINY
+from vaiom.corpus.build import CorpusConfig, build_corpus
+from vaiom.features.fields import CROSS_FIELDS
+from vaiom.forecast.bars import seconds_of
+from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.stream import OnlineForecaster
+from vaiom.market.folder import write_symbol
+from vaiom.model.checkpoint import Provenance, save_checkpoint
+from vaiom.model.vaiom import Vaiom
+from vaiom.serve import app, monitor, schemas
+from vaiom.serve.run import ServeConfig
+
+SYMBOLS = ("EURUSD", "XAUUSD")
+KEY = "secret"
+HISTORY, CONTEXT = 120, 16
+LEARNED = HISTORY - 3
+"""Bars that a model learned from; those of the folder after them may be scored."""
+MODELS: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "reads others": {
+        "positions": "rotary",
+        "attention_window": 8,
+        "fields": ("ret_z", *CROSS_FIELDS),
+    },
+}
+
+Bar = tuple[Any, ...]
+"""Stamp in seconds, prices, volume."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Model:
+    forecaster: Forecaster
+    frames: dict[str, pl.DataFrame]
+    """The bar folder."""
+    later: dict[str, list[Bar]]
+    seeded: OnlineForecaster
+    """After the bars of the folder."""
+    card: schemas.ModelCard
+    front: SimpleNamespace
+    app: Any
+    """Answers for the service that `front` names: routes are made once, services many times."""
+
+
+def make_models(folder: Path) -> None:
+    """Untrained: it does not matter what they forecast, but that it is always the same."""
+    frames = {symbol: random_bars(900, seed) for seed, symbol in enumerate(SYMBOLS)}
+    for symbol, frame in frames.items():
+        write_symbol(folder / "bars", symbol, frame)
+    tokenizer = build_corpus(
+        folder / "bars", folder / "corpus", CorpusConfig(splits=SPLITS)
+    ).tokenizer
+    origin = Provenance(
+        vaiom_version="0",
+        corpus_sha256="",
+        inputs=[],
+        splits={"train_end": frames["EURUSD"]["Datetime"][LEARNED].isoformat()},
+        experiment="simulated",
+        train={},
+        seed=0,
+        step=0,
+        validation_bits=None,
+    )
+    for name, changes in MODELS.items():
+        torch.manual_seed(0)
+        config = TINY.with_changes(num_layers=1, context=CONTEXT, **changes).model
+        save_checkpoint(
+            folder / f"{name}.safetensors",
+            Vaiom(config, tokenizer.vocabulary_sizes),
+            tokenizer,
+            origin,
+        )
+
+
+def load_model(folder: Path, name: str) -> Model:
+    forecaster = Forecaster.load(folder / f"{name}.safetensors")
+    bars = {symbol: pl.read_parquet(folder / "bars" / f"{symbol}.parquet") for symbol in SYMBOLS}
+    frames = {symbol: frame[:HISTORY] for symbol, frame in bars.items()}
+    seeded = forecaster.online()
+    seeded.extend_many(frames)
+    config = ServeConfig(run=folder, state=folder, api_keys=(KEY,))
+    front = SimpleNamespace(
+        service=None, config=config, metrics=monitor.Metrics(), live=SimpleNamespace()
+    )
+    for _, _, route, *_ in app._ROUTES:
+        of_live = route.startswith("live.")
+        setattr(
+            front.live if of_live else front, route.removeprefix("live."), _passed_on(front, route)
+        )
+    later = {
+        symbol: [as_tuple(row) for row in frame[HISTORY:].iter_rows()]
+        for symbol, frame in bars.items()
+    }
+    return Model(
+        forecaster=forecaster,
+        frames=frames,
+        later=later,
+        seeded=seeded,
+        card=schemas.ModelCard.of(forecaster),
+        front=front,
+        app=app.make_app(front),
+    )
+
+
+def as_tuple(row: Sequence[Any]) -> Bar:
+    return (seconds_of(row[0]), *row[1:])
+
+
+def _passed_on(front: SimpleNamespace, route: str) -> Callable[..., Awaitable[Any]]:
+    name = route.removeprefix("live.")
+    kind: Any = app.LiveAssets if name != route else app.Service
+
+    async def answer(*values: Any, **named: Any) -> Any:
+        place = front.service.live if name != route else front.service
+        return await getattr(place, name)(*values, **named)
+
+    answer.__wrapped__ = getattr(kind, name).__get__(front)  # type: ignore[attr-defined]
+    return answer
