@@ -339,6 +339,71 @@ def test_a_model_reads_its_fields_in_its_order(built: Path) -> None:
     assert read.dtype == np.float32
 
 
+@pytest.fixture
+def older(copy: Path) -> Path:
+    """The corpus as a version without the field `usd_factor` would have built it."""
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / manifest["folder"] / "usd_factor.npy").unlink()
+    return rewritten(copy, arrays=without(manifest["arrays"], "usd_factor"))
+
+
+def without(entries: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: entry for key, entry in entries.items() if key != name}
+
+
+def test_a_corpus_older_than_a_field_serves_models_without_it(older: Path) -> None:
+    corpus = open_corpus(older)
+    assert corpus.absent_columns == {"usd_factor"}
+    model = ModelConfig(input="cont", fields=("ret_z", "range_z", "cross_abs", "log_wait"))
+    assert np.isfinite(corpus.inputs(model)).all()
+    needs_it = replace(model, fields=(*model.fields, "usd_factor"))
+    message = f"no column usd_factor\n +where: +{older}\n(.|\n)*try: +build the corpus again"
+    for read in (lambda: corpus.inputs(needs_it), lambda: corpus.extra):
+        with pytest.raises(DataError, match=message):
+            read()
+
+
+def test_a_model_trains_on_a_corpus_older_than_a_field_that_it_does_not_read(
+    older: Path, tmp_path: Path
+) -> None:
+    from vaiom.experiments.registry import experiment
+    from vaiom.training.loop import train
+
+    def changed(*fields: str) -> Any:
+        small = {"context": 16, "width": 16, "num_layers": 1, "num_heads": 2, "steps": 2}
+        return experiment("demo").with_changes(**small, validate_every=2, fields=fields)
+
+    corpus = open_corpus(older)
+    done = train(corpus, changed("ret_z", "range_z"), tmp_path / "run", device="cpu")
+    assert done.best_bits > 0
+    with pytest.raises(DataError, match="no column usd_factor"):
+        train(corpus, changed("ret_z", "usd_factor"), tmp_path / "other", device="cpu")
+
+
+def test_a_corpus_must_have_the_papers_columns(copy: Path) -> None:
+    arrays = json.loads((copy / "manifest.json").read_text())["arrays"]
+    for wrong in (without(arrays, "gap_z"), {**arrays, "gap_y": arrays["gap_z"]}):
+        with pytest.raises(DataError, match="its arrays"):
+            open_corpus(rewritten(copy, arrays=wrong))
+
+
+def test_an_older_corpus_keeps_its_columns_when_bars_are_appended(
+    bars: Path, tmp_path: Path
+) -> None:
+    cut = TRAIN_END + timedelta(days=3)
+    early = split_bars(bars, tmp_path / "early", cut, after=False)
+    build_corpus(early, tmp_path / "corpus", CONFIG)
+    manifest = json.loads((tmp_path / "corpus" / "manifest.json").read_text())
+    rewritten(tmp_path / "corpus", arrays=without(manifest["arrays"], "cross_abs"))
+    grown, full = (
+        append_bars(tmp_path / "corpus", bars),
+        build_corpus(bars, tmp_path / "full", CONFIG),
+    )
+    assert set(full.columns) - set(grown.columns) == {"cross_abs"}
+    for name, column in open_corpus(tmp_path / "corpus").columns.items():
+        np.testing.assert_array_equal(column, full.columns[name], err_msg=name)
+
+
 def test_zero_shares_are_of_the_events_of_train_and_the_zeros_among_their_targets(
     built: Path,
 ) -> None:

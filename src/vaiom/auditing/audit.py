@@ -42,9 +42,10 @@ def audit_path(
     run = AuditedRun(path, stored, config) if is_run else None
     # A run may have other split boundaries than its corpus was built with.
     seen = run.corpus if run else stored
+    context = config.context or DEFAULT_CONTEXT
     pipeline = Pipeline(
         provenance.config_of(seen) if bars else None,
-        model=run.checkpoint.config if run else widest_model(config.context or DEFAULT_CONTEXT),
+        model=run.checkpoint.config if run else widest_model(context, stored),
         train=experiment_of_checkpoint(run.checkpoint).train if run else TrainConfig(),
         predictor=run.model if run else None,
         baselines=config.baselines,

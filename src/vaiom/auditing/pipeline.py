@@ -219,6 +219,8 @@ class AuditedRun:
         )
 
 
-def widest_model(context: int) -> ModelConfig:
-    """A model that reads every continuous field, to audit a corpus without a run."""
-    return ModelConfig(input="cont", fields=(*CONT_FIELDS, *EXTRA_FIELDS), context=context)
+def widest_model(context: int, corpus: Corpus | None = None) -> ModelConfig:
+    """A model that reads every continuous field that a corpus has, to audit it without a run."""
+    absent = corpus.absent_columns if corpus else ()
+    extra = [name for name in EXTRA_FIELDS if name not in absent]
+    return ModelConfig(input="cont", fields=(*CONT_FIELDS, *extra), context=context)

@@ -275,6 +275,7 @@ class HarT(Baseline):
         own.
         """
         inside, asset = corpus.asset_slices[symbol], corpus.tokenizer.asset_id(symbol)
+        corpus.require_columns(["range_z"])
         # The field is in units of the previous row's scale; 0 is a bar without a range.
         ranges = corpus.columns["range_z"][inside] * lagged(corpus.columns["sigma20"][inside], 1)
         squares = np.where(ranges > 0, ranges**2, np.nan)

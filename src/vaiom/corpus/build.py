@@ -29,7 +29,6 @@ from vaiom.corpus.tokenizer import Tokenizer, bucket_of, fit_on_train
 from vaiom.errors import ConfigError, DataError
 from vaiom.features.fields import (
     BUCKETED,
-    COLUMN_TYPES,
     MIN_CLEAN_RETURNS,
     Columns,
     stored,
@@ -204,9 +203,9 @@ def append_bars(path: Path, bars: Path, *, progress: files.Progress | None = Non
                 sources.append(_source(file, len(frame)))
         if fresh:
             with files.staging_folder(path) as folder:
-                rows = Rows.create(sizes, folder.resolve())
+                rows = Rows.create(sizes, folder.resolve(), old.columns)
                 for symbol, inside in old.asset_slices.items():
-                    known = {name: old.columns[name][inside] for name in COLUMN_TYPES}
+                    known = {name: old.columns[name][inside] for name in rows.stored}
                     rows.write(rows.slices[symbol].start, known)
                 for symbol, added in fresh.items():
                     states[symbol] = _write_rows(rows, symbol, added, states[symbol])
@@ -354,7 +353,7 @@ def _with_buckets(rows: Rows, config: CorpusConfig, tokenizer: Tokenizer | None 
         manifest={"like": config.like.sha256} if config.like else {},
         tokenizer=tokenizer,
         splits=config.splits,
-        columns={name: rows.arrays[name] for name in COLUMN_TYPES if name in rows.arrays},
+        columns={name: rows.arrays[name] for name in rows.stored if name in rows.arrays},
         asset_slices=rows.slices,
     )
 
@@ -453,13 +452,13 @@ def _write_generation(
     )
     digest = rows.sha256()
     for file in rows.folder.iterdir():
-        if file.stem not in COLUMN_TYPES and file.name != corpus.STATE_NAME:
+        if file.stem not in rows.stored and file.name != corpus.STATE_NAME:
             file.unlink()
     folder = path / f"rows-{digest[:16]}"
     # Left by a killed append: its bytes cannot be trusted.
     shutil.rmtree(folder, ignore_errors=True)
     rows.folder.rename(folder)
-    columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in COLUMN_TYPES}
+    columns = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in rows.stored}
     built, tokenizer = replace(built, columns=columns, asset_slices=rows.slices), built.tokenizer
     classes, assets = dict(zip(tokenizer.symbols, tokenizer.classes, strict=True)), {}
     for symbol, inside in rows.slices.items():
@@ -484,8 +483,8 @@ def _write_generation(
         "inputs": inputs,
         "folder": folder.name,
         "arrays": {
-            name: {"dtype": dtype, "sha256": files.sha256_file(folder / f"{name}.npy")}
-            for name, dtype in COLUMN_TYPES.items()
+            name: {"dtype": rows.types[name], "sha256": files.sha256_file(folder / f"{name}.npy")}
+            for name in rows.stored
         },
         "state_sha256": files.sha256_file(folder / corpus.STATE_NAME),
     }

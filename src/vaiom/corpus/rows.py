@@ -41,7 +41,7 @@ EXACT = {value: f"{value}_exact" for _, value in BUCKETED.values()}
 CROSS_ROWS = 1 << 20
 """Rows of all assets whose cross fields are computed at once."""
 
-_TYPES = {**COLUMN_TYPES, **dict.fromkeys(EXACT.values(), "<f8")}
+_EXACT_TYPES = dict.fromkeys(EXACT.values(), "<f8")
 _HEADER_BYTES = 128
 
 Columns = dict[str, npt.NDArray[Any]]
@@ -142,33 +142,43 @@ class Rows:
     """
 
     slices: Mapping[str, slice]
+    types: Mapping[str, str]
+    """Of its columns; values of other columns are not kept."""
     folder: Path | None
     arrays: dict[str, npt.NDArray[Any]]
 
     @classmethod
-    def create(cls, sizes: Mapping[str, int], folder: Path | None = None) -> Rows:
-        """Allocate rows for this many bars of each asset, in memory or in files of a folder."""
+    def create(
+        cls,
+        sizes: Mapping[str, int],
+        folder: Path | None = None,
+        names: Iterable[str] = tuple(COLUMN_TYPES),
+    ) -> Rows:
+        """Allocate these columns for so many bars of each asset, in memory or in files."""
         count = sum(sizes.values())
+        types = {name: COLUMN_TYPES[name] for name in names} | _EXACT_TYPES
         if folder is None:
-            return cls(
-                slices_of(sizes),
-                None,
-                {name: np.empty(count, dtype) for name, dtype in _TYPES.items()},
-            )
-        for name, dtype in _TYPES.items():
+            arrays = {name: np.empty(count, dtype) for name, dtype in types.items()}
+            return cls(slices_of(sizes), types, None, arrays)
+        for name, dtype in types.items():
             with (folder / f"{name}.npy").open(
                 "wb"
             ) as stream:  # not mapped: some file systems only map to read
                 header = {"descr": dtype, "fortran_order": False, "shape": (count,)}
                 np.lib.format.write_array_header_1_0(stream, header)
                 assert stream.tell() == _HEADER_BYTES
-        return cls(slices_of(sizes), folder, {})
+        return cls(slices_of(sizes), types, folder, {})
+
+    @property
+    def stored(self) -> list[str]:
+        """The columns that the corpus keeps."""
+        return [name for name in COLUMN_TYPES if name in self.types]
 
     def read(self, names: Iterable[str], inside: slice) -> dict[str, npt.NDArray[Any]]:
         """Some columns of some rows."""
         if self.folder is None:
             return {name: self.arrays[name][inside] for name in names}
-        out = {name: np.empty(inside.stop - inside.start, _TYPES[name]) for name in names}
+        out = {name: np.empty(inside.stop - inside.start, self.types[name]) for name in names}
         for name, values in out.items():
             with (self.folder / f"{name}.npy").open("rb") as stream:
                 stream.seek(_HEADER_BYTES + inside.start * values.itemsize)
@@ -178,10 +188,12 @@ class Rows:
     def write(self, start: int, columns: fields.Columns) -> None:
         """Write columns from row `start` on."""
         for name, values in columns.items():
+            if name not in self.types:
+                continue
             if self.folder is None:
                 self.arrays[name][start : start + len(values)] = values
                 continue
-            array = np.ascontiguousarray(values, _TYPES[name])
+            array = np.ascontiguousarray(values, self.types[name])
             with (self.folder / f"{name}.npy").open("r+b") as stream:
                 stream.seek(_HEADER_BYTES + start * array.itemsize)
                 stream.write(array.data)  # NumPy's writer does not report a full disk
@@ -209,7 +221,7 @@ class Rows:
         """Hash of the bytes of a corpus's columns, in file order."""
         assert self.folder
         digest = hashlib.sha256()
-        for name in COLUMN_TYPES:
+        for name in self.stored:
             with (self.folder / f"{name}.npy").open("rb") as stream:
                 stream.seek(_HEADER_BYTES)
                 hashlib.file_digest(stream, lambda: digest)

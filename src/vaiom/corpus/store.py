@@ -12,7 +12,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -105,9 +105,9 @@ class Corpus:
     @cached_property
     def extra(self) -> npt.NDArray[np.float32]:
         """(N, extra fields), unclipped, 0 where undefined."""
-        return np.stack(
-            [self._row_columns[name].astype(np.float32) for name in fields.EXTRA_FIELDS], axis=1
-        )
+        self.require_columns(fields.EXTRA_FIELDS)
+        columns = [self._row_columns[name].astype(np.float32) for name in fields.EXTRA_FIELDS]
+        return np.stack(columns, axis=1)
 
     @property
     def like(self) -> Tokenizer | None:
@@ -116,7 +116,24 @@ class Corpus:
 
     def inputs(self, config: fields.InputConfig) -> npt.NDArray[np.float32]:
         """(N, F): the fields that a model reads, in its order."""
+        self.require_columns(config.input_fields)
         return fields.inputs_of(config, self._row_columns, self.meta)
+
+    @property
+    def absent_columns(self) -> frozenset[str]:
+        """Columns that this version stores and the corpus, which an earlier one built, lacks."""
+        return frozenset(fields.COLUMN_TYPES) - frozenset(self.columns)
+
+    def require_columns(self, input_fields: Iterable[str]) -> None:
+        """Raise an error if the corpus was built before one of these fields was stored."""
+        for name in input_fields:
+            if name in self.absent_columns:
+                raise DataError(
+                    f"the corpus has no column {name}",
+                    where=self.path,
+                    expected=f"a corpus built since the field {name} exists",
+                    fix="build the corpus again from its bars (`vaiom corpus build`)",
+                )
 
     @cached_property
     def _row_columns(self) -> dict[str, npt.NDArray[Any]]:
@@ -428,11 +445,12 @@ def _require_shape(manifest: dict[str, Any]) -> None:
         manifest["tokenizer_sha256"],
         manifest["state_sha256"],
     ]
+    types = {name: entry["dtype"] for name, entry in manifest["arrays"].items()}
     sizes, counts = [asset["rows"] for asset in assets], manifest["events"]
     sound = {
         "folder": re.fullmatch(r"rows-[0-9a-f]{16}", manifest["folder"]) is not None,
-        "arrays": {name: entry["dtype"] for name, entry in manifest["arrays"].items()}
-        == fields.COLUMN_TYPES,
+        "arrays": set(fields.REQUIRED_COLUMNS) <= set(types)
+        and types.items() <= fields.COLUMN_TYPES.items(),
         "hashes": all(isinstance(each, str) for each in hashes),
         "rows of an asset": all(type(size) is int and size > 0 for size in sizes),
         "rows": type(manifest["rows"]) is int and sum(sizes) == manifest["rows"],

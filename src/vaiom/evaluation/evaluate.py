@@ -363,7 +363,8 @@ def score_alone(
     config = model.checkpoint.config
     if not config.attention_window or not set(CROSS_FIELDS) & set(config.input_fields):
         return None
-    absent = {name: np.zeros_like(corpus.columns[name]) for name in CROSS_FIELDS}
+    read = set(CROSS_FIELDS) & set(config.input_fields)
+    absent = {name: np.zeros_like(corpus.columns[name]) for name in read}
     alone = replace(corpus, columns={**corpus.columns, **absent})
     return float(event_bits(model.predict_proba(alone, rows), buckets).mean())
 

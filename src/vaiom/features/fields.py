@@ -262,6 +262,8 @@ COLUMN_TYPES = {
     **{field.name: field.stored for field in FIELDS if field.kind != "cont" and field.stored},
 }
 """The stored columns of a corpus."""
+REQUIRED_COLUMNS = tuple(name for name in COLUMN_TYPES if name not in EXTRA_FIELDS)
+"""Columns that every corpus has; a corpus built before an extra field existed lacks its column."""
 ROW_TYPES = {**COLUMN_TYPES, "log_wait": "<f4"}
 """With the wait stored: a window may begin anywhere, so that its first wait does not follow from
 its stamps.
