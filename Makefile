@@ -1,8 +1,10 @@
-# Two commands: `make demo` runs the whole job on the built-in market, `make test` runs every check.
+# `make demo` runs the whole job on the built-in market; `make test` runs every check that must pass, `make quick` a few of
+# them in a minute, `make verify` samples of the proofs that go on for hours.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types unit kills bench reproduce check-learning check-random check-faults check-simulation check-fuzz check-mutants check-container check-kernels check-light check-oldest sbom audit-deps docs pictures dist clean
+.PHONY: demo test quick verify lint types unit bench reproduce check-learning check-random check-faults check-simulation \
+  check-fuzz check-mutants check-container check-kernels check-light check-oldest sbom audit-deps docs pictures dist clean
 
 demo: .venv/installed
 	$(BIN)/vaiom demo --out runs/demo
@@ -16,12 +18,26 @@ lint: .venv/installed
 types: .venv/installed
 	$(BIN)/mypy
 
-unit: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not slow and not gpu and not kills" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
+DRIVER := OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m
 
-# A few kills and full disks of each kind; `make check-faults` goes on for hundreds.
-kills: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m kills --numprocesses 2 --dist loadfile
+unit: .venv/installed
+	$(PYTEST) -m "not slow and not gpu and not kills" --no-loadscope-reorder
+
+# One or two tests of every room.
+quick: .venv/installed
+	$(PYTEST) -m quick
+
+# A sample of everything in verification/: forged evidence and planted leaks, simulated faults with bugs that must be found,
+# kills, full disks, damaged inputs, and ten broken lines. The check-* targets below go on for hours.
+verify: .venv/installed
+	$(PYTEST) verification
+	$(PYTEST) -m kills
+	$(DRIVER) verification.simulation.run --histories 200 --workers 2
+	$(DRIVER) verification.faults.run --kills 24 --workers 2
+	$(DRIVER) verification.fuzz.run --executions 100000 --least 500 --workers 2
+	$(BIN)/pip install --quiet --constraint constraints.txt coverage
+	$(BIN)/python -m verification.mutants --mutants 10 --room features --room distribution --own --least 0.8
 
 # Ratios against plain references; on a quiet machine.
 bench: .venv/installed
@@ -39,26 +55,26 @@ check-learning: .venv/installed
 # Property tests with fresh examples: five seeds of their own, or those that are named (make check-random SEEDS="1 2").
 SEEDS ?= $(shell shuf -i 1-2000000000 -n 5)
 check-random: .venv/installed
-	for seed in $(SEEDS); do echo "seed $$seed"; OMP_NUM_THREADS=1 $(BIN)/pytest -m "hypothesis and not slow and not gpu" \
-	  --hypothesis-profile random --hypothesis-seed $$seed --numprocesses 2 --dist loadfile || exit 1; done
+	for seed in $(SEEDS); do echo "seed $$seed"; $(PYTEST) -m "hypothesis and not slow and not gpu" \
+	  --hypothesis-profile random --hypothesis-seed $$seed || exit 1; done
 
 WORKERS ?= $(shell nproc)
 # The service on a simulated machine that fails: first bugs that are planted and must be found, then as it is.
 check-simulation: .venv/installed
-	PYTHONPATH=tests $(BIN)/python -m verification.simulation.run --planted --workers $(WORKERS)
-	PYTHONPATH=tests $(BIN)/python -m verification.simulation.run --histories 10000 --workers $(WORKERS)
+	$(DRIVER) verification.simulation.run --planted --workers $(WORKERS)
+	$(DRIVER) verification.simulation.run --histories 10000 --workers $(WORKERS)
 
 # A thousand kills in the middle of every command; ten million damaged inputs, many for every reader.
 check-faults: .venv/installed
-	PYTHONPATH=tests $(BIN)/python -m verification.faults.run --kills 1000 --workers $(WORKERS)
+	$(DRIVER) verification.faults.run --kills 1000 --workers $(WORKERS)
 
 check-fuzz: .venv/installed
-	PYTHONPATH=tests $(BIN)/python -m verification.fuzz.run --executions 10000000 --least 100000 --workers $(WORKERS)
+	$(DRIVER) verification.fuzz.run --executions 10000000 --least 100000 --workers $(WORKERS)
 
 # Two hundred lines of src broken one at a time: the tests that cover each must notice 95% of them.
 check-mutants: .venv/installed
 	$(BIN)/pip install --quiet --constraint constraints.txt coverage
-	$(BIN)/python verification/mutants.py --workers $(shell nproc)
+	$(BIN)/python -m verification.mutants --workers $(WORKERS)
 
 # The steps of the Containerfile in a fresh environment, and its service from a read-only tree as a user who owns nothing
 # else. It needs a Python that every user may run: make check-container PYTHON=/usr/bin/python3

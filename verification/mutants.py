@@ -4,8 +4,8 @@ Enters: a checkout with `coverage` beside pytest. Leaves: the breaks that no tes
 line of JSON. Lines are drawn by a seed, the commit's hash unless another is named, in proportion to
 the lines of each room. A break is first put into a process that keeps its imports and fixtures,
 where being caught takes a second; what survives there is tried again in a fresh process, whose word
-counts. Tests that fail without a break are left out and named. `python verification/mutants.py
-[--mutants 200] [--workers N] [--seed TEXT] [--room NAME] [--tests PATH]`
+counts. Tests that fail without a break are left out and named. `python -m verification.mutants
+[--mutants 200] [--workers N] [--seed TEXT] [--room NAME] [--own] [--tests PATH]`
 """
 
 from __future__ import annotations
@@ -37,29 +37,33 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path("src/vaiom")
-COPIED = (
-    *(
-        "src",
-        "tests",
-        "reproduction",
-        "benchmarks",
-        "tools",
-        "docs",
-        "examples",
-        "monitoring",
-        "pyproject.toml",
-    ),
-    *(
-        "Makefile",
-        "README.md",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "CHANGELOG.md",
-        "LICENSE",
-        "constraints.txt",
-    ),
-    *("mkdocs.yml", "Containerfile", "compose.yaml", ".dockerignore"),
+FOLDERS = (
+    "src",
+    "tests",
+    "verification",
+    "reproduction",
+    "benchmarks",
+    "tools",
+    "docs",
+    "examples",
+    "monitoring",
 )
+FILES = (
+    ".dockerignore",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Containerfile",
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "SECURITY.md",
+    "compose.yaml",
+    "conftest.py",
+    "constraints.txt",
+    "mkdocs.yml",
+    "pyproject.toml",
+)
+"""What tests need of a checkout: each worker has a copy of its own."""
 MARKERS = "not slow and not gpu and not kills"
 ELSEWHERE = {Path("src/vaiom/model/attention_gpu.py")}
 """Lines that only a GPU runs, which has tests of its own."""
@@ -90,17 +94,24 @@ STARTING_S, TIMES_LONGER = 120.0, 10.0
 are taken to hang.
 """
 SWAPPED: dict[type[ast.AST], str] = {
-    **{
-        ast.Eq: "!=",
-        ast.NotEq: "==",
-        ast.Lt: ">=",
-        ast.LtE: ">",
-        ast.Gt: "<=",
-        ast.GtE: "<",
-        ast.In: "not in",
-    },
-    **{ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is", ast.And: "or", ast.Or: "and"},
-    **{ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*", ast.Mod: "*"},
+    ast.Eq: "!=",
+    ast.NotEq: "==",
+    ast.Lt: ">=",
+    ast.LtE: ">",
+    ast.Gt: "<=",
+    ast.GtE: "<",
+    ast.In: "not in",
+    ast.NotIn: "in",
+    ast.Is: "is not",
+    ast.IsNot: "is",
+    ast.And: "or",
+    ast.Or: "and",
+    ast.Add: "-",
+    ast.Sub: "+",
+    ast.Mult: "/",
+    ast.Div: "*",
+    ast.FloorDiv: "*",
+    ast.Mod: "*",
 }
 
 
@@ -389,7 +400,7 @@ def start_tests(
     root: Path, words: list[str], *, quiet: bool, **more: Any
 ) -> subprocess.Popen[bytes]:
     """Pytest over a tree, in a process of its own."""
-    paths = os.pathsep.join(str(root / each) for each in ("src", "tools", ""))
+    paths = os.pathsep.join(str(root / each) for each in ("src", ""))
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([paths, os.environ.get("PYTHONPATH", "")]),
@@ -416,6 +427,11 @@ def start_tests(
     )
 
 
+def own_tests(room: str) -> str:
+    """The folder of a room's tests; the file of those of a module outside of the rooms."""
+    return f"tests/test_{room}" if room.endswith(".py") else f"tests/{room}/"
+
+
 @dataclass(frozen=True)
 class Measured:
     """What one run of all tests tells."""
@@ -433,7 +449,7 @@ class Measured:
         """
         by_line = self.lines.get(str(mutant.file), {})
         contexts = {each for line in mutant.lines for each in by_line.get(line, [])}
-        own = f"tests/{mutant.file.parts[2]}/"  # a room's own tests are the likeliest to notice
+        own = own_tests(mutant.file.parts[2])  # the likeliest to notice
         if runs_at_import(
             mutant
         ):  # coverage names whoever imported the file first: all that use it are meant
@@ -459,7 +475,7 @@ class Measured:
 
 
 def measure(folder: Path, workers: int, tests: list[str]) -> Measured:
-    """Run all tests once, or those that are named."""
+    """Run tests once: which of them run which lines."""
     from coverage import Coverage
 
     (folder / "startup").mkdir()
@@ -467,7 +483,7 @@ def measure(folder: Path, workers: int, tests: list[str]) -> Measured:
     (folder / "subprocesses.ini").write_text(
         SUBPROCESSES.format(source=ROOT / PACKAGE, folder=folder)
     )
-    words = ["-p", "mutants", "-n", str(workers), "--dist", "loadfile", *tests]
+    words = ["-p", "verification.mutants", "-n", str(workers), "--dist", "loadfile", *tests]
     start_tests(ROOT, words, quiet=False, environment={"MUTANTS_LINES": str(folder)}).wait()
     coverage = Coverage(data_file=str(folder / "lines"))
     coverage.combine([str(folder)])
@@ -517,7 +533,7 @@ class Worker:
             self.jobs, theirs = Pipe()
             environment = {"MUTANTS_JOBS": str(theirs.fileno())}
             pipe: dict[str, Any] = {"pass_fds": [theirs.fileno()], "start_new_session": True}
-            words = ["-p", "mutants", *self.tests]
+            words = ["-p", "verification.mutants", *self.tests]
             self.process = start_tests(
                 self.place, words, quiet=True, environment=environment, **pipe
             )
@@ -550,13 +566,15 @@ def main() -> int:
     parser.add_argument(
         "--room", action="append", default=[], help="lines of this one alone; may be repeated"
     )
-    parser.add_argument("--tests", nargs="*", default=[], help="some of them alone")
+    parser.add_argument("--own", action="store_true", help="run the tests of these rooms alone")
+    parser.add_argument("--tests", nargs="*", default=["tests"], help="some of them alone")
     parser.add_argument("--seed", help="what draws the lines; else the commit's hash")
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="begin no further break after them"
     )
     parser.add_argument("--least", type=float, default=0.95, help="the share that must be caught")
     options = parser.parse_args()
+    tests = [own_tests(room) for room in options.room] if options.own else options.tests
     head = ["git", "rev-parse", "HEAD"]
     seed = (
         options.seed
@@ -565,15 +583,16 @@ def main() -> int:
     deadline = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as name:
         folder, idle = Path(name), SimpleQueue[Worker]()
-        measured = measure(folder, options.workers, options.tests)
+        measured = measure(folder, options.workers, tests)
         if (ROOT.parent / "shared").is_dir():  # real bars
             (folder / "shared").symlink_to(ROOT.parent / "shared")
-        workers = [Worker(folder / str(number), options.tests) for number in range(options.workers)]
+        workers = [Worker(folder / str(number), tests) for number in range(options.workers)]
         for worker in workers:
             worker.place.mkdir()
-            for each in COPIED:
-                copy = shutil.copytree if (ROOT / each).is_dir() else shutil.copy
-                copy(ROOT / each, worker.place / each)
+            for each in FOLDERS:
+                shutil.copytree(ROOT / each, worker.place / each)
+            for each in FILES:
+                shutil.copy(ROOT / each, worker.place / each)
             idle.put(worker)
 
         def is_caught(mutant: Mutant) -> bool | None:

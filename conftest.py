@@ -1,4 +1,4 @@
-"""What tests share."""
+"""What `tests/` and `verification/` share: settings of hypothesis, one thread, the command line."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ settings.register_profile("vaiom", deadline=None, derandomize=True, max_examples
 settings.register_profile("random", deadline=None, database=None, print_blob=True)
 settings.load_profile("vaiom")
 
-LONG = ("reproduction", "faults", "training", "forecast")
-"""Folders with files of few, long tests: they come first, so that what is left at the end is short.
-"""
+LONG = ("reproduction", "training", "forecast")
+"""Folders of few, long tests run first, so that the workers finish at about the same time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(
-        key=lambda item: (
-            LONG.index(item.path.parent.name) if item.path.parent.name in LONG else len(LONG)
-        )
-    )
+    def place(item: pytest.Item) -> int:
+        folder = item.path.parent.name
+        return LONG.index(folder) if folder in LONG else len(LONG)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -65,7 +64,7 @@ def vaiom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real bars beside the checkout; they are never part of the repository."""
-    path = Path(__file__).parents[2] / "shared" / "data"
+    path = Path(__file__).parents[1] / "shared" / "data"
     if not path.is_dir():
         pytest.skip("real bars are not beside this checkout")
     return path
