@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 DRAWS = 20_000
 SHOWN_LEVELS = (0.01, 0.05, 0.5, 0.95, 0.99)
 
+_MOST_TERMS = 40
+"""Up to so many even degrees of freedom, the finite sum of Student's distribution is faster."""
+_FARTHEST_SCORE = 1e9
+"""Its level is beyond `LEAST_TAIL` for two degrees of freedom and more."""
 _NEAR = 0.1
 """Draws within this share of the tail around the value at risk estimate its contributions."""
 
@@ -74,15 +78,38 @@ class Marginal:
     ppf = quantile
 
     def returns_of(self, scores: Floats) -> Floats:
-        """Log returns from scores."""
-        levels, zero = (
-            np.clip(_levels_of(scores, self.margin), LEAST_TAIL, 1 - LEAST_TAIL),
-            self.prob_zero,
+        """Log returns from scores: the quantiles at their levels."""
+        shape = np.shape(scores)
+        levels = np.clip(_drawn_levels(np.ravel(scores), self.margin), LEAST_TAIL, 1 - LEAST_TAIL)
+        knot_levels, knot_returns = self._quantile_knots
+        returns = np.interp(levels, knot_levels, knot_returns)
+        tails = self.dist.shape
+        below = levels < knot_levels[0]
+        if below.any():
+            excess = tails.lower.excess(levels[below] / knot_levels[0])
+            returns[below] = knot_returns[0] - excess * self.dist.sigma
+        above = levels > knot_levels[-1]
+        if above.any():
+            excess = tails.upper.excess((1 - levels[above]) / (1 - knot_levels[-1]))
+            returns[above] = knot_returns[-1] + excess * self.dist.sigma
+        return returns.reshape(shape)
+
+    @cached_property
+    def _quantile_knots(self) -> tuple[Floats, Floats]:
+        """Levels and log returns between which the quantile function is linear; flat at zero."""
+        knots, cumulative = self.dist.shape.knots, self.dist.cumulative
+        moving = 1 - self.prob_zero
+        below_zero = moving * np.interp(0.0, knots, cumulative)
+        at = int(np.searchsorted(knots, 0.0))
+        levels = np.concatenate(
+            [
+                moving * cumulative[:at],
+                [below_zero, below_zero + self.prob_zero],
+                moving * cumulative[at:] + self.prob_zero,
+            ]
         )
-        below = (1 - zero) * self.dist.cdf(0.0)
-        at_zero = (levels > below) & (levels <= below + zero)
-        share = np.where(levels > below, levels - zero, levels) / (1 - zero)
-        return np.where(at_zero, 0.0, np.asarray(self.dist.quantile(np.maximum(share, 0.0))))
+        returns = np.concatenate([knots[:at], [0.0, 0.0], knots[at:]]) * self.dist.sigma
+        return levels, returns
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -357,9 +384,26 @@ class Portfolio:
 
 
 def _levels_of(scores: Floats, degrees: float | None) -> Floats:
+    """The distribution function of scores: Student-t, or normal without degrees."""
     from scipy.special import ndtr, stdtr  # type: ignore[import-untyped]
 
     return np.asarray(ndtr(scores) if degrees is None else stdtr(degrees, scores))
+
+
+def _drawn_levels(scores: Floats, degrees: float | None) -> Floats:
+    """`_levels_of` to an absolute error of 1e-15, many times faster for even degrees.
+
+    There it is a finite sum (Abramowitz and Stegun 1964, 26.7.4).
+    """
+    if degrees is None or degrees % 2 or degrees > _MOST_TERMS:
+        return _levels_of(scores, degrees)
+    finite = np.clip(scores, -_FARTHEST_SCORE, _FARTHEST_SCORE)
+    squares = finite * finite + degrees
+    cosines = degrees / squares  # squared, of the angle whose tangent is score / sqrt(degrees)
+    total = np.ones_like(cosines)
+    for power in range(int(degrees) - 2, 1, -2):
+        total = 1 + total * cosines * ((power - 1) / power)
+    return np.asarray(0.5 + 0.5 * finite / np.sqrt(squares) * total)
 
 
 def _finite(values: Mapping[str, float], what: str, most: float) -> dict[str, float]:
