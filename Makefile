@@ -93,8 +93,7 @@ check-oldest:
 	$(PYTHON) tools/oldest.py > build/oldest/constraints.txt
 	build/oldest/bin/pip install --quiet --constraint build/oldest/constraints.txt --editable '.[all,dev]'
 	OMP_NUM_THREADS=1 build/oldest/bin/pytest -m "not slow and not gpu and not kills" --numprocesses 2 --dist loadfile \
-	  --deselect "tests/reproduction/test_page.py::test_a_page_is_written_from_results_alone[walk-forward.svg]" \
-	  --deselect tests/compatibility/test_version_0_1.py::test_the_same_bars_build_the_same_corpus
+	  --deselect "tests/reproduction/test_page.py::test_a_page_is_written_from_results_alone[walk-forward.svg]"
 
 # The parts of this installation, for whoever must know them; pip-audit asks which are known to be vulnerable.
 sbom: .venv/installed

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from vaiom.codec import decode, to_json
-from vaiom.evaluation.inference import BlockBootstrap, PairedComparison, PairedGain, compare
+from vaiom.evaluation.inference import PairedComparison, PairedGain, compare
 from vaiom.evaluation.scores import ScoredEvents
 from vaiom.files import read_json, write_json
-from vaiom.training.experiment import RENAMED_EXPERIMENT
 
 # Kinds of tasks and of their records.
 RUN, WALK, BASELINES, CORPUS, PAIR, ENSEMBLE = (
@@ -40,42 +39,10 @@ class SplitScores:
     def of_events(cls, events: ScoredEvents, looks: int | None = None) -> SplitScores:
         return cls(bits=events.mean_bits, gains=gains_of(compare(events)), looks=looks)
 
-    @classmethod
-    def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
-        gains = value["gains"].items()
-        return {
-            **value,
-            "gains": {
-                name: _nest_gain(gain) if "num_blocks" in gain else gain for name, gain in gains
-            },
-        }
-
 
 def gains_of(comparisons: Sequence[PairedComparison]) -> dict[str, PairedGain]:
     """The gains of a model's comparisons, by baseline."""
     return {each.baseline: each.gain for each in comparisons}
-
-
-def _nest_gain(flat: dict[str, Any]) -> dict[str, Any]:
-    """A gain as version 0.1 recorded it, in the form of `PairedGain`."""
-    months = {
-        "num_blocks": flat["num_months"],
-        "block_wins": flat["months_won"],
-        "interval": flat["month_interval"],
-    }
-    return {
-        **{key: flat[key] for key in ("num_events", "gain_bits")},
-        "asset_months": {field.name: flat[field.name] for field in fields(BlockBootstrap)},
-        "months": {
-            **months,
-            "win_rate": flat["months_won"] / flat["num_months"],
-            "win_rate_interval": None,
-        },
-        "tails": {
-            name: {"num_events": flat["tail_events"] if name == "both" else None, "gain_bits": gain}
-            for name, gain in flat["tails"].items()
-        },
-    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,17 +69,6 @@ class Record:
     seconds: float = 0.0
     device: str = ""
     vaiom_version: str = ""
-
-    @classmethod
-    def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if not value.get("vaiom_version", "").startswith("0.1."):
-            return value
-        was, now = RENAMED_EXPERIMENT
-        return (
-            {**value, "name": f"{now}{value['name'].removeprefix(was)}"}
-            if value["name"].startswith(was)
-            else value
-        )
 
     @property
     def last_step(self) -> int:

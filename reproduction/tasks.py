@@ -49,11 +49,10 @@ from vaiom.evaluation.scores import MODEL, event_bits, read_events, score_events
 from vaiom.experiments.tasks import Engine
 from vaiom.experiments.walk_forward import TREES, score_year, splits_of
 from vaiom.files import Progress, canonical_json, sha256_of
-from vaiom.model.config import spell_as_hashed
 from vaiom.model.vaiom import count_parameters
 from vaiom.run import Run
 from vaiom.training.devices import resolve_device
-from vaiom.training.experiment import Experiment, changed
+from vaiom.training.experiment import Experiment
 from vaiom.training.loop import train
 
 Fields = dict[str, Any]  # of a record, beside those that identify its task
@@ -85,16 +84,8 @@ class Task:
 
     @cached_property
     def key(self) -> str:
-        """A hash of what decides the record; a setting that is added one day leaves finished work
-        valid.
-        """
-        identity = None
-        if self.experiment:
-            settings = {
-                name: new
-                for name, (new, _) in changed(Experiment(name=""), self.experiment).items()
-            }
-            identity = {"name": self.experiment.hashed_name, **spell_as_hashed(settings)}
+        """A hash of what decides the record."""
+        identity = self.experiment.identity() if self.experiment else None
         parts: dict[str, Any] = {"kind": self.kind, "corpus": self.corpus_sha256, "year": self.year}
         parts |= {"splits": list(self.splits), "experiment": identity}
         parts |= {"beside": list(self.runs)} if self.runs else {}

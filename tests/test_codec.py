@@ -147,18 +147,6 @@ def test_a_missing_key_is_named_and_a_default_fills_in() -> None:
         from_json(Everything, [1])
 
 
-def test_an_earlier_version_is_upgraded() -> None:
-    @dataclass(frozen=True)
-    class Settings:
-        ema_decay: float = 0.0
-
-        @classmethod
-        def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
-            return {"ema_decay" if key == "average" else key: each for key, each in value.items()}
-
-    assert from_json(Settings, {"average": 0.5}) == Settings(0.5)
-
-
 def test_users_are_told_what_is_wrong_where() -> None:
     with pytest.raises(DataError) as caught:
         decode(Mean, {"level": "1"}, "not a mean", where="a.json", fix="write it again")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vaiom.training.experiment import Experiment
     from vaiom.training.loop import TrainResult
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # Virtual processors may advertise matrix units that trap: PyTorch stays below them, at no cost in
 # FP32.

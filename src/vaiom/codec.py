@@ -1,8 +1,7 @@
 """Dataclasses to and from JSON, to TOML, and with fields changed. Plain Python, used by every room.
 
 An annotation may say how its field is stored, `Annotated[Edges, Stored("inner_edges", encode=...,
-decode=...)]`, and which values are allowed, by a `Literal` or an `Interval`. A classmethod
-`__upgrade__` converts what earlier versions stored.
+decode=...)]`, and which values are allowed, by a `Literal` or an `Interval`.
 """
 
 from __future__ import annotations
@@ -185,8 +184,6 @@ def _build(hint: Any, value: Any, path: str) -> Any:
 def _build_dataclass(cls: type, value: Any, path: str) -> Any:
     if not isinstance(value, dict):
         _refuse(path, f"an object that describes a {cls.__name__}", value)
-    if hasattr(cls, "__upgrade__"):
-        value = _attempt(cls.__upgrade__, value, path)
     fields, parts = _fields(cls), {}
     unknown = [key for key in value if key not in fields]
     if unknown:

@@ -218,13 +218,8 @@ def test_a_model_is_loaded_from_its_file_or_its_run(saved: Path, tmp_path: Path)
 
 
 def test_a_card_says_how_other_bars_are_prepared_for_the_model(saved: Path, tmp_path: Path) -> None:
-    provenance = {
-        **to_json(PROVENANCE),
-        "splits": SplitConfig().to_json(),
-        "train": {"average": 0.9},
-    }
+    provenance = {**to_json(PROVENANCE), "splits": SplitConfig().to_json()}
     card = load_checkpoint(rewritten(saved, tmp_path / "model.safetensors", provenance=provenance))
-    assert card.provenance.train == {"ema_decay": 0.9}
     assert card.corpus_options() == {
         "like": card.tokenizer,
         "timeframe": "1h",

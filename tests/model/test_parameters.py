@@ -7,12 +7,9 @@ from small_models import VOCABULARY, tiny_model
 
 from vaiom.features.fields import CONT_FIELDS, DISC_FIELDS, META_FIELDS
 from vaiom.model.config import (
-    HASHED_DEFAULTS,
     PAPER_VOCABULARY,
     RUNGS,
     ModelConfig,
-    spell_as_hashed,
-    upgrade_settings,
 )
 from vaiom.model.vaiom import count_parameters
 
@@ -125,32 +122,3 @@ def test_what_a_model_sees(
         receptive_field,
         history,
     )
-
-
-def test_settings_of_version_0_1_under_their_names_of_today_and_back() -> None:
-    old = {
-        "average": 0.9,
-        "drop_layer": 0.1,
-        "norm": "layer",
-        "normed_keys": False,
-        "drop_field": 0.0,
-        "width": 3,
-    }
-    assert upgrade_settings(old) == {"ema_decay": 0.9, "stochastic_depth": 0.1, "width": 3}
-    for removed in (
-        {"norm": "rms"},
-        {"feed_forward": "swiglu"},
-        {"normed_keys": True},
-        {"drop_field": 0.1},
-    ):
-        with pytest.raises(ValueError, match="can only be"):
-            upgrade_settings(removed)
-    new = {
-        "ema_decay": 0.9,
-        "attention_window": 0,
-        "asset_dropout": 0.1,
-        "teachers": 0,
-        "teacher_share": 0.0,
-    }
-    assert spell_as_hashed(new) == {"average": 0.9, "asset_dropout": 0.1}
-    assert HASHED_DEFAULTS == {"norm": "layer", "feed_forward": "gelu", "normed_keys": False}

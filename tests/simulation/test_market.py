@@ -35,7 +35,7 @@ from vaiom.simulation.market import (
 from vaiom.simulation.oracle import Dynamics, Filter, Oracle
 
 SMALL = MarketConfig(assets=3, bars=15_000, faults_per_bar=0.005)
-STORED = Path(__file__).parents[1] / "compatibility" / "v0_1" / "bars"
+STORED = Path(__file__).parent / "stored_market"
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,6 @@ from vaiom.forecast.window import Window, find_missing
 from vaiom.model.incremental import MOST_ROWS, MoreRows, RowMemory, RowStep
 
 STATE_VERSION = 3
-_OLDER_VERSIONS = (2,)
 _ROOM = 512
 """Spare rows that are kept before the needed ones are copied."""
 
@@ -308,7 +307,7 @@ class OnlineForecaster:
         """Restore a state from a forecaster with the same tokenizer, context and fields."""
         for name, expected in self._identity().items():
             got, fix = value.get(name), "push the history of each asset again"
-            if got != expected and not (name == "version" and got in _OLDER_VERSIONS):
+            if got != expected:
                 raise DataError(
                     "this state is of another model",
                     where=name,

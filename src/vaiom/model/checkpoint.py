@@ -20,7 +20,7 @@ from vaiom.corpus.splits import SplitConfig
 from vaiom.corpus.tokenizer import Tokenizer
 from vaiom.errors import CheckpointError, DataError
 from vaiom.files import canonical_json, sha256_of, write_bytes
-from vaiom.model.config import ModelConfig, upgrade_settings
+from vaiom.model.config import ModelConfig
 from vaiom.run import Run, find_run
 
 if TYPE_CHECKING:
@@ -53,10 +53,6 @@ class Provenance:
     """A model for use was trained through the newest bars, so no data is left to evaluate it on."""
     start_sha256: str | None = None
     """Hash of the initial weights; None if training started from random ones."""
-
-    @classmethod
-    def __upgrade__(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return {**value, "train": upgrade_settings(value["train"])}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

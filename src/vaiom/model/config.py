@@ -43,38 +43,6 @@ PAPER_VOCABULARY = event.vocabulary_sizes(
 """The vocabulary of the paper's corpus, for counting parameters without a corpus."""
 
 
-RENAMED = {"average": "ema_decay", "drop_layer": "stochastic_depth"}
-"""Settings renamed since version 0.1, old name first."""
-HASHED_DEFAULTS: dict[str, Any] = {"norm": "layer", "feed_forward": "gelu", "normed_keys": False}
-REMOVED: dict[str, Any] = {**HASHED_DEFAULTS, "drop_field": 0.0}
-"""Removed model settings with their only supported value; some of them enter hashes."""
-
-ADDED: dict[str, Any] = {"attention_window": 0, "asset_dropout": 0.0, "cross_dropout": 0.0}
-ADDED |= {"teachers": 0, "teacher_share": 0.0}
-"""Settings added later, with their defaults: hashes leave them out at these values."""
-
-
-def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings under their present names, from any source: checkpoint, `config.toml`, record,
-    state, `--set`.
-    """
-    upgraded: dict[str, Any] = {}
-    for key, value in settings.items():
-        if key not in REMOVED:
-            upgraded[RENAMED.get(key, key)] = value
-        elif value != REMOVED[key]:
-            raise ValueError(
-                f"{key} can only be {REMOVED[key]} in this version of vaiom, not {value}"
-            )
-    return upgraded
-
-
-def spell_as_hashed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings under the names of version 0.1, over which hashes and record keys are computed."""
-    old = {new: old for old, new in RENAMED.items()}
-    return {old.get(key, key): value for key, value in settings.items() if value != ADDED.get(key)}
-
-
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """The defaults are the paper's selected model."""
@@ -104,7 +72,6 @@ class ModelConfig:
     return_head: Literal["moms", "independent"] = "moms"
     num_states: Annotated[int, Interval("[1, 1000]")] = 4
     auxiliaries: tuple[str, ...] = AUXILIARIES
-    __upgrade__ = staticmethod(upgrade_settings)
 
     def __post_init__(self) -> None:
         check_fields(self)

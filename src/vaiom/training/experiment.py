@@ -27,21 +27,12 @@ from vaiom.codec import (
 from vaiom.errors import CheckpointError, ConfigError
 from vaiom.files import canonical_json, sha256_of
 from vaiom.model.checkpoint import Checkpoint
-from vaiom.model.config import (
-    HASHED_DEFAULTS,
-    REMOVED,
-    RENAMED,
-    ModelConfig,
-    spell_as_hashed,
-    upgrade_settings,
-)
+from vaiom.model.config import ModelConfig
 from vaiom.run import Run
 
 SEED_LIMIT = 2**63
 LAST_RATE = 0.1
 """Last rate of the cosine schedule, as a share of the learning rate."""
-RENAMED_EXPERIMENT = ("best", "best-512")
-"""Prefix of some experiments' names in version 0.1, and their prefix now."""
 
 Count = Annotated[int, Interval("[1, inf)")]
 Natural = Annotated[int, Interval("[0, inf)")]
@@ -82,7 +73,6 @@ class TrainConfig:
     patience: Natural = 0
     """Stop after this many Validations without a new best; 0 never stops early."""
     keep_last: Count = 3
-    __upgrade__ = staticmethod(upgrade_settings)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -147,10 +137,6 @@ class Experiment:
         known ones.
         """
         parts: dict[str, dict[str, Any]] = {"model": {}, "train": {}}
-        try:
-            changes = upgrade_settings(changes)
-        except ValueError as error:
-            raise ConfigError("a setting that is gone", got=str(error)) from error
         for key, value in changes.items():
             parts[self._owner(key)][key] = value
         return replace(
@@ -168,11 +154,8 @@ class Experiment:
                     expected="KEY=VALUE, as in learning_rate=1e-3",
                     got=repr(setting),
                 )
-            now = RENAMED.get(key, key)
-            example = (
-                REMOVED[key] if key in REMOVED else getattr(getattr(self, self._owner(now)), now)
-            )
-            changes[now] = parse_value(key, text, example)
+            present = getattr(getattr(self, self._owner(key)), key)
+            changes[key] = parse_value(key, text, present)
         return self.with_changes(**changes)
 
     def to_toml(self) -> str:
@@ -182,26 +165,21 @@ class Experiment:
         )
 
     def identity(self) -> dict[str, Any]:
-        """Name and settings as version 0.1 spelled them, over which hashes are computed."""
-        model, train = (spell_as_hashed(to_json(part)) for part in (self.model, self.train))
-        return {"name": self.hashed_name, "model": {**model, **HASHED_DEFAULTS}, "train": train}
+        """The name, and the settings that differ from the defaults.
 
-    @property
-    def hashed_name(self) -> str:
-        """The name in version 0.1."""
-        return self.name.replace(RENAMED_EXPERIMENT[1], RENAMED_EXPERIMENT[0])
+        Hashes are computed over it, so a setting that is added one day leaves them valid.
+        """
+        differences = changed(Experiment(name=""), self)
+        return {"name": self.name, **{key: value for key, (value, _) in differences.items()}}
 
     @property
     def sha256(self) -> str:
-        """Hash of the settings that must not change on resuming."""
-        value = self.identity()
+        """Hash of the settings that must not change when a run is resumed."""
         free = {"patience", "keep_last", "log_every"}
         if self.train.schedule == "constant":  # other schedules depend on the last step
             free.add("steps")
-        value["train"] = {
-            key: setting for key, setting in value["train"].items() if key not in free
-        }
-        return sha256_of(canonical_json(value))
+        fixed = {key: value for key, value in self.identity().items() if key not in free}
+        return sha256_of(canonical_json(fixed))
 
     def _owner(self, key: str) -> str:
         for part in ("model", "train"):
