@@ -28,7 +28,8 @@ from vaiom.baselines.volatility import (
     student_buckets,
 )
 from vaiom.corpus.store import Corpus
-from vaiom.corpus.targets import slot_of_week
+from vaiom.market.sessions import HOUR, slot_of_week
+from vaiom.market.timeframes import step_seconds
 
 EDGES = np.array(
     [-np.inf, -8, -5, -3, -2, -1, -0.6, -0.26, 0.01, 0.28, 0.63, 1, 2, 3, 5, 8, np.inf]
@@ -172,7 +173,7 @@ def test_har_reads_ranges_of_a_bar_a_day_and_a_week_and_the_clock(
     symbol, inside = list(corpus.asset_slices.items())[1]
     rows = corpus.endpoints("validation")
     rows = rows[(rows >= inside.start) & (rows < inside.stop)][::300]
-    slots = slot_of_week(corpus.columns["timestamp"], timeframe)
+    slots = slot_of_week(corpus.columns["timestamp"], step_seconds(timeframe))
     for row, got in zip(rows, fit._regressors(corpus, rows, symbol), strict=True):
         span = slice(row + 1 - 120, row + 1)
         ranges = (
@@ -233,7 +234,7 @@ def test_seasonal_garch_divides_by_the_usual_size_of_the_hour(
     train, symbols = corpus.endpoints("train"), list(corpus.asset_slices)
     fit = GarchTSeasonal("garch_t_seasonal", lambda *words: told.append(words)).fit(corpus, train)
     assert told == [(0, 2, symbols[0]), (1, 2, symbols[1]), (2, 2, "")]
-    slots = slot_of_week(corpus.columns["timestamp"], "1h")
+    slots = slot_of_week(corpus.columns["timestamp"], HOUR)
     rows = corpus.endpoints("validation")[::500]
     probs = fit.predict_proba(corpus, rows)
     for asset, (inside, returns) in enumerate(

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from strategies import random_bars
 from vaiom.market.check import check_bars
-from vaiom.market.findings import find_higher_timeframe_bars
 from vaiom.market.folder import BAR_SCHEMA, infer_timeframe
+from vaiom.market.hidden_bars import find_higher_timeframe_bars
 from vaiom.simulation.market import MarketConfig, simulate
 
 

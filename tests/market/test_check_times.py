@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaiom.codec import to_json
-from vaiom.market.check import Clock, Closure, Gaps, _easter, find_gaps, read_clock
+from vaiom.market.clock import Clock, read_clock
 from vaiom.market.folder import infer_timeframe
+from vaiom.market.gaps import Closure, Gaps, easter_sunday, find_gaps
 
 HOUR = 3600
 WEEK_HOURS = 168
@@ -327,4 +328,4 @@ def test_bars_of_seconds_are_counted_by_the_minute() -> None:
 
 def test_easter() -> None:
     years = range(1583, 2600)
-    assert [_easter(year) for year in years] == [easter(year) for year in years]
+    assert [easter_sunday(year) for year in years] == [easter(year) for year in years]

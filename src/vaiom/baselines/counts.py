@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from vaiom.baselines.base import Baseline, Floats, Rows, count_targets, smooth
 from vaiom.corpus.store import Corpus
-from vaiom.corpus.targets import slot_of_week
 from vaiom.features.fields import DISC_FIELDS, NUM_RETURN_BUCKETS
+from vaiom.market.sessions import HOUR, slot_of_week
 from vaiom.model.config import class_of
 
 HOURS_PER_WEEK = 168
@@ -89,7 +89,7 @@ class HourOfWeek(Baseline):
 
 def hour_of_week(corpus: Corpus, rows: Rows) -> npt.NDArray[np.int64]:
     """0 for the first hour of Monday, on the stored clock."""
-    return slot_of_week(corpus.columns["timestamp"][rows], "1h")
+    return slot_of_week(corpus.columns["timestamp"][rows], HOUR)
 
 
 def log_evidence(counts: Floats, prior: Floats) -> float:

@@ -29,6 +29,7 @@ from vaiom.features.fields import (
     NUM_RETURN_BUCKETS,
 )
 from vaiom.files import Progress, read_json, write_json
+from vaiom.market.sessions import DAY, FIRST_MONDAY, WEEK
 from vaiom.market.timeframes import step_seconds
 from vaiom.model.config import class_of
 
@@ -39,8 +40,7 @@ MODEL_NAME = "model.txt"
 HOLDOUT_TOLERANCE_BITS = 0.02
 """Trees that are worse than Frequency by more on the events held out of Train are not used."""
 SEASON_COUNT = 60  # how many earlier days, or weeks, say what is usual in a slot
-CYCLES = {"day": 86_400, "week": 7 * 86_400}
-_MONDAY = 4 * 86_400  # 1970-01-01 was a Thursday
+CYCLES = {"day": DAY, "week": WEEK}
 
 # Trees would memorise dates.
 _DATES = ("years_since_2000", "month", "day_of_month", "day_of_year")
@@ -70,10 +70,12 @@ def history_features(
     seconds = columns["timestamp"].astype(np.int64)
     volatility, gaps = (columns[name].astype(np.float64) for name in ("relative_log_vol", "gap_z"))
     size, abs_z = np.abs(returns), np.where(np.isfinite(returns), np.abs(columns["ret_z"]), np.nan)
-    slots = {cycle: ((seconds - _MONDAY) % length) // step for cycle, length in CYCLES.items()}
+    slots = {cycle: ((seconds - FIRST_MONDAY) % length) // step for cycle, length in CYCLES.items()}
     # The next slot by the clock: that of the target if no bar is skipped.
     next_slots = {
-        cycle: ((seconds + step - _MONDAY) % length) // step for cycle, length in CYCLES.items()
+        cycle: ((seconds + step - FIRST_MONDAY) % length) // step
+        for cycle, length in CYCLES.items()
+        for cycle, length in CYCLES.items()
     }
     for lag in (0, 1, 2, 3, 4, 5, 11, 22, 23, 24):
         yield f"return_lag_{lag}", lagged(returns, lag) * unit
@@ -191,7 +193,7 @@ def _lags(corpus: Corpus, rows: Rows) -> npt.NDArray[np.float32]:
 _HISTORY_COLUMNS = ("timestamp", "ret_z", "relative_log_vol", "gap_z")
 _ONE = np.ones(1)  # an asset with one row, for the names of its features
 _HISTORY_FIELDS = tuple(
-    name for name, _ in history_features(dict.fromkeys(_HISTORY_COLUMNS, _ONE), _ONE, _ONE, 86_400)
+    name for name, _ in history_features(dict.fromkeys(_HISTORY_COLUMNS, _ONE), _ONE, _ONE, DAY)
 )
 _LAG_FIELDS = (*_UNDATED, *_HISTORY_FIELDS, *META_FIELDS)
 _NUM_META = len(META_FIELDS)

@@ -23,8 +23,9 @@ from vaiom.baselines.base import (
 )
 from vaiom.baselines.lightgbm import lagged, rolling_mean
 from vaiom.corpus.store import Corpus
-from vaiom.corpus.targets import slot_of_week, slots_of_week, usual_sizes
+from vaiom.corpus.targets import slots_of_week, usual_sizes
 from vaiom.features.fields import NUM_RETURN_BUCKETS, UNKNOWN_ASSET
+from vaiom.market.sessions import DAY, slot_of_week, usual_successors
 from vaiom.market.timeframes import step_seconds
 
 MIN_EVENTS = 500
@@ -209,15 +210,12 @@ class GarchTSeasonal(GarchT):
     follows_: npt.NDArray[np.int64]  # (assets + 1, slots of the week): the slot that mostly follows
 
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
-        slots = slot_of_week(corpus.columns["timestamp"], corpus.tokenizer.timeframe)
+        slots = _slots(corpus, slice(None))
         self.sizes_ = _sizes_by_slot(corpus, rows)
         self.follows_, num_slots = np.empty(self.sizes_.shape, np.int64), self.sizes_.shape[1]
         for asset in range(len(self.sizes_)):
             own = rows if asset == UNKNOWN_ASSET else rows[corpus.meta[rows, 0] == asset]
-            pairs = np.bincount(slots[own] * num_slots + slots[own + 1], minlength=num_slots**2)
-            # Where no pair was seen, the next slot by the clock.
-            counts = pairs.reshape(num_slots, num_slots) + np.eye(num_slots, k=1) / 2
-            self.follows_[asset] = counts.argmax(axis=1)
+            self.follows_[asset] = usual_successors(slots[own], slots[own + 1], num_slots)
         super()._fit(corpus, rows)
 
     def _returns(self, corpus: Corpus, rows: slice, symbol: str) -> Floats:
@@ -227,7 +225,7 @@ class GarchTSeasonal(GarchT):
 
     def _usual_sizes(self, corpus: Corpus, rows: Rows, symbol: str) -> Floats:
         asset = corpus.tokenizer.asset_id(symbol)
-        slots = [slot_of_week(corpus.columns["timestamp"][rows], corpus.tokenizer.timeframe)]
+        slots = [_slots(corpus, rows)]
         while len(slots) < corpus.horizon:
             slots.append(self.follows_[asset, slots[-1]])
         return np.stack([self.sizes_[asset, each] for each in slots], axis=1)
@@ -279,8 +277,8 @@ class HarT(Baseline):
         # The field is in units of the previous row's scale; 0 is a bar without a range.
         ranges = corpus.columns["range_z"][inside] * lagged(corpus.columns["sigma20"][inside], 1)
         squares = np.where(ranges > 0, ranges**2, np.nan)
-        slots = slot_of_week(corpus.columns["timestamp"][inside], corpus.tokenizer.timeframe)
-        day = 86_400 // step_seconds(corpus.tokenizer.timeframe)
+        slots = _slots(corpus, inside)
+        day = DAY // step_seconds(corpus.tokenizer.timeframe)
         at, windows = rows - inside.start, (1, day, 5 * day) if day > 1 else (1, 5, 22)
         means = [rolling_mean(squares, window)[at] for window in windows]
         # A bar without a range is little information, not zero volatility.
@@ -290,9 +288,15 @@ class HarT(Baseline):
         return np.stack([np.ones(len(rows)), *logs, *sizes], axis=1)
 
 
+def _slots(corpus: Corpus, rows: Rows | slice) -> npt.NDArray[np.int64]:
+    """The slot of the week of each of the rows."""
+    step = step_seconds(corpus.tokenizer.timeframe)
+    return slot_of_week(corpus.columns["timestamp"][rows], step)
+
+
 def _sizes_by_slot(corpus: Corpus, rows: Rows) -> Floats:
     """(assets + 1, slots of the week): the usual size of the next return, over the mean of all."""
-    slots = slot_of_week(corpus.columns["timestamp"][rows], corpus.tokenizer.timeframe)
+    slots = _slots(corpus, rows)
     shape = (len(corpus.asset_slices) + 1, slots_of_week(corpus))
     return usual_sizes(
         np.abs(corpus.log_ret_next[rows]), corpus.meta[rows, 0].astype(np.int64), slots, shape

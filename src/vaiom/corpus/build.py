@@ -35,7 +35,6 @@ from vaiom.features.fields import (
     timestamps_of,
 )
 from vaiom.features.recursions import AssetState, Bars
-from vaiom.market.findings import find_higher_timeframe_bars
 from vaiom.market.folder import (
     count_bars,
     counted,
@@ -44,6 +43,7 @@ from vaiom.market.folder import (
     read_stamps,
     symbols_in,
 )
+from vaiom.market.hidden_bars import find_higher_timeframe_bars
 from vaiom.market.symbols import default_class
 from vaiom.market.timeframes import format_span, step_seconds, timeframe_of
 

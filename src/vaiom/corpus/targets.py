@@ -22,10 +22,10 @@ from vaiom.corpus.store import Corpus
 from vaiom.corpus.tokenizer import Edges, Tokenizer, bucket_of, fit_returns
 from vaiom.distribution.buckets import ReturnShape
 from vaiom.errors import ConfigError, DataError
-from vaiom.features.calendar import WEEK, place_in_week
 from vaiom.features.fields import MASK_BITS, NUM_RETURN_BUCKETS, UNKNOWN_ASSET, has_flag
 from vaiom.features.recursions import Floats, Ints
 from vaiom.files import canonical_json, sha256_of
+from vaiom.market.sessions import slot_of_week, slots_per_week
 from vaiom.market.timeframes import step_seconds
 
 HORIZONS = (4, 8, 24)
@@ -61,7 +61,8 @@ class Horizon:
     def __post_init__(self) -> None:
         if not (np.diff(self.edges) > 0).all() or len(self.edges) != NUM_RETURN_BUCKETS + 1:
             raise ValueError(f"{NUM_RETURN_BUCKETS} return buckets")
-        if self.slot_scale.shape != (len(self.zero_share), WEEK // step_seconds(self.timeframe)):
+        num_slots = slots_per_week(step_seconds(self.timeframe))
+        if self.slot_scale.shape != (len(self.zero_share), num_slots):
             raise ValueError("a scale for each asset and slot of the week")
         if not (
             self.bars >= 1 and (self.slot_scale > 0).all() and np.isfinite(self.slot_scale).all()
@@ -71,7 +72,7 @@ class Horizon:
 
     def scale(self, columns: Mapping[str, npt.NDArray[Any]], assets: Any) -> Floats:
         """(N,) scales of rows with these asset ids, 0 where sigma20 is undefined."""
-        slots = slot_of_week(columns["timestamp"], self.timeframe)
+        slots = slot_of_week(columns["timestamp"], step_seconds(self.timeframe))
         return np.asarray(
             columns["sigma20"] * (math.sqrt(self.bars) * self.slot_scale[assets, slots])
         )
@@ -87,7 +88,7 @@ class Horizon:
 
 def of_next_bar(tokenizer: Tokenizer) -> Horizon:
     """The next bar as a horizon: the tokenizer's edges and shape, with sigma20 as the scale."""
-    shares, slots = tokenizer.zero_share, WEEK // step_seconds(tokenizer.timeframe)
+    shares, slots = tokenizer.zero_share, slots_per_week(step_seconds(tokenizer.timeframe))
     return Horizon(
         bars=1,
         timeframe=tokenizer.timeframe,
@@ -96,11 +97,6 @@ def of_next_bar(tokenizer: Tokenizer) -> Horizon:
         zero_share=(float(np.mean(shares)), *shares),
         slot_scale=np.ones((len(shares) + 1, slots)),
     )
-
-
-def slot_of_week(seconds: npt.NDArray[Any], timeframe: str) -> Ints:
-    """The index of each stamp's bar in the week, from Monday on, on the stored clock."""
-    return place_in_week(seconds.astype(np.int64), step_seconds(timeframe))[1]
 
 
 def next_sum(corpus: Corpus, bars: int) -> Floats:
@@ -146,7 +142,8 @@ def fit_horizon(corpus: Corpus, bars: int) -> Horizon:
     zero_share[UNKNOWN_ASSET] = zero_share[UNKNOWN_ASSET + 1 :].mean()
     usable &= sums != 0
     assets, z = assets[usable], sums[usable] / (corpus.sigma20[usable] * math.sqrt(bars))
-    slots = slot_of_week(corpus.columns["timestamp"], corpus.tokenizer.timeframe)[usable]
+    step = step_seconds(corpus.tokenizer.timeframe)
+    slots = slot_of_week(corpus.columns["timestamp"], step)[usable]
     ratios = usual_sizes(np.abs(z), assets, slots, (num_assets + 1, slots_of_week(corpus)))
     z = np.sort(z / ratios[assets, slots])
     edges, shape = fit_returns(z, where=f"sums of {bars} bars, {corpus.path}")
@@ -161,7 +158,7 @@ def fit_horizon(corpus: Corpus, bars: int) -> Horizon:
 
 
 def slots_of_week(corpus: Corpus) -> int:
-    return WEEK // step_seconds(corpus.tokenizer.timeframe)
+    return slots_per_week(step_seconds(corpus.tokenizer.timeframe))
 
 
 def usual_sizes(size: Floats, assets: Ints, slots: Ints, shape: tuple[int, int]) -> Floats:

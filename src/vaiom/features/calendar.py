@@ -12,6 +12,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from vaiom.market.sessions import DAY
+
 # (name, number of steps in a cycle, value of the first step); order is that of both schemas.
 PERIODIC_FIELDS = (
     ("month", 12, 1),
@@ -26,8 +28,6 @@ MAX_YEARS_SINCE_2000 = 63
 LAST_SECOND = np.iinfo(np.uint32).max
 """The last storable second, early in 2106."""
 
-_SECONDS_PER_DAY = 86_400
-WEEK = 7 * _SECONDS_PER_DAY
 _EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday; Monday is 0
 _OF_DAY = 3  # hour, minute, second; the fields before them belong to the day
 
@@ -38,27 +38,17 @@ def calendar_fields(seconds: Seconds) -> npt.NDArray[np.int16]:
     """(N, 8): years since 2000, month, day of month, day of week, day of year, hour, minute,
     second.
     """
-    day, second = np.divmod(seconds, _SECONDS_PER_DAY)
+    day, second = np.divmod(seconds, DAY)
     return np.concatenate([_day_table()[0][day], _second_table()[0][second]], axis=1)
 
 
 def calendar_channels(seconds: Seconds, out: npt.NDArray[np.float32]) -> None:
     """Fill `out` (N, 15) with the normalised year and the sin and cos of each periodic field."""
-    day, second = np.divmod(seconds, _SECONDS_PER_DAY)
+    day, second = np.divmod(seconds, DAY)
     by_day, by_second = _day_table()[1], _second_table()[1]
     # Nothing is ever clipped; the mode skips the bounds check of every index.
     out[:, : by_day.shape[1]] = by_day.take(day, axis=0, mode="clip")
     out[:, by_day.shape[1] :] = by_second.take(second, axis=0, mode="clip")
-
-
-def place_in_week(
-    seconds: npt.NDArray[np.int64], step: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The number of the week (from Monday) and of the slot of `step` seconds in it, of an array or
-    of one stamp.
-    """
-    week, second = divmod(seconds + _EPOCH_WEEKDAY * _SECONDS_PER_DAY, WEEK)
-    return week, second // step
 
 
 def log_waits(seconds: Seconds, step: int, last: int | None = None) -> npt.NDArray[np.float32]:
@@ -70,29 +60,6 @@ def log_waits(seconds: Seconds, step: int, last: int | None = None) -> npt.NDArr
     return np.asarray(np.log((stamps - before) / step), np.float32)
 
 
-def next_stamp(seconds: Seconds, step: int, ahead: int = 1) -> int:
-    """The expected stamp of the next bar of an asset, or of the one `ahead`, learned from its past
-    weeks.
-
-    A slot of the week is expected to have a bar if most of the complete weeks had one there; with
-    fewer than two weeks, or no such slot, bars follow the clock.
-    """
-    stamps = seconds.astype(np.int64)
-    last, weeks = int(stamps[-1]), int(stamps[-1] - stamps[0]) // WEEK
-    if weeks < 2:
-        return last + ahead * step
-    before = WEEK * np.arange(1, weeks + 1)
-    for slots in (1, WEEK // step)[ahead > 1 :]:  # nearly always the first suffices
-        coming = last + step * np.arange(1, slots + 1)
-        same = coming[:, None] - before
-        present = stamps[stamps.searchsorted(same)] == same
-        usual = coming[2 * present.sum(axis=1) > weeks]
-        if len(usual):
-            more, place = divmod(ahead - 1, len(usual))
-            return int(usual[place]) + more * WEEK
-    return last + ahead * step
-
-
 # Every storable day and every second of a day has a row in a table: look-ups replace the
 # arithmetic.
 Table = tuple[npt.NDArray[np.int16], npt.NDArray[np.float32]]
@@ -101,7 +68,7 @@ Table = tuple[npt.NDArray[np.int16], npt.NDArray[np.float32]]
 
 @cache
 def _day_table() -> Table:
-    dates = np.arange(LAST_SECOND // _SECONDS_PER_DAY + 1).astype("datetime64[D]")
+    dates = np.arange(LAST_SECOND // DAY + 1).astype("datetime64[D]")
     months, years = dates.astype("datetime64[M]"), dates.astype("datetime64[Y]")
     columns = (
         np.clip(
@@ -121,7 +88,7 @@ def _day_table() -> Table:
 
 @cache
 def _second_table() -> Table:
-    second = np.arange(_SECONDS_PER_DAY)
+    second = np.arange(DAY)
     fields = np.stack([second // 3600, second // 60 % 60, second % 60], axis=1).astype(np.int16)
     return fields, _waves(fields, PERIODIC_FIELDS[-_OF_DAY:]).astype(np.float32)
 

@@ -20,7 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.errors import DataError
-from vaiom.features.calendar import WEEK, place_in_week
+from vaiom.market.sessions import (
+    WEEK,
+    next_open,
+    next_open_around,
+    open_slots,
+    place_in_week,
+    slots_per_week,
+)
 
 SHORT_SPAN = 20
 LONG_SPAN = 120
@@ -38,9 +45,6 @@ SLOT_LIMIT = 25.0
 slot for a year.
 """
 SLOT_WEEKS = 52
-LATELY_WEEKS = 4
-"""Two holidays a week apart close a slot for two weeks; a clock change closes it for half a year.
-"""
 PARKINSON = 4 * math.log(2)
 """The squared log range of a driftless walk, in units of its variance (Parkinson, 1980)."""
 
@@ -99,7 +103,7 @@ class Slots:
     @classmethod
     def empty(cls, num_quantities: int, step: int) -> Slots:
         """The table before the first row, for a timeframe of `step` seconds."""
-        shape = (num_quantities, WEEK // step)
+        shape = (num_quantities, slots_per_week(step))
         never = np.full(shape, -(10**6))  # a week long before any that can be stored
         return cls(level=np.zeros(shape), count=np.zeros(shape, np.int64), last_week=never)
 
@@ -429,8 +433,7 @@ def _run_sweep(week: int, slot: Ints, values: Floats, state: Slots) -> tuple[Flo
 
     num_quantities, num_slots = state.level.shape
     none = 2 * num_slots
-    later = np.where(weeks("last_week") >= week - LATELY_WEEKS, np.arange(none), none)
-    coming = np.minimum.accumulate(later[:, ::-1], axis=1)[:, ::-1][:, slot + 1]
+    coming = next_open(open_slots(weeks("last_week"), week), slot)
     at = np.arange(num_quantities)[:, None], np.minimum(coming, none - 1)
     mean = weeks("level")[at] / _weight_of(weeks("count")[at], SLOT_WEEKS)
     return (
@@ -450,10 +453,11 @@ def _run_bar(week: int, slot: int, values: Floats, state: Slots) -> tuple[Any, A
             level[slot] += _SLOT_ALPHA * (value - level[slot])
             count[slot] += 1
             last_week[slot] = max(last_week[slot], week)
-        order = (at % len(level) for at in range(slot + 1, slot + 1 + len(level)))
-        lately = next((at for at in order if last_week[at] >= week - LATELY_WEEKS), None)
-        known = lately is not None
+        following = next_open_around(open_slots(last_week, week), slot)
+        known = following is not None
         coming.append(
-            level[lately] / _known_weight(int(count[lately]), SLOT_WEEKS) if known else math.nan
+            level[following] / _known_weight(int(count[following]), SLOT_WEEKS)
+            if known
+            else math.nan
         )
     return coming, own_prev, after

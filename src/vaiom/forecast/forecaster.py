@@ -25,7 +25,6 @@ from vaiom.distribution.dependence import Dependence
 from vaiom.distribution.joint import JointDistribution
 from vaiom.distribution.returns import SHOWN_LEVELS, ReturnDistribution, ReturnPaths, sample_paths
 from vaiom.errors import CheckpointError, ConfigError, require_installed
-from vaiom.features.calendar import next_stamp
 from vaiom.features.fields import MASK_BITS, UNKNOWN_ASSET, cross_columns, inputs_of
 from vaiom.forecast.backend import (
     BATCH,
@@ -46,6 +45,7 @@ from vaiom.forecast.bars import (
 )
 from vaiom.forecast.portfolio import join, state_after
 from vaiom.forecast.window import History, Window, cut_window
+from vaiom.market.sessions import next_stamp
 from vaiom.market.symbols import find_pair
 from vaiom.market.timeframes import timeframe_of
 from vaiom.model.checkpoint import ModelCard

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from vaiom.codec import Interval, Share, check_fields, to_json
 from vaiom.files import Progress, atomic_file, staged_folder, staging_folder, write_json
 from vaiom.market.folder import BAR_SCHEMA, MANIFEST_NAME, PRICE_COLUMNS, counted, describe
+from vaiom.market.sessions import HOUR, slot_of_week
 from vaiom.market.timeframes import step_seconds
 from vaiom.simulation.oracle import (
     TRUTH_FOLDER,
@@ -406,8 +407,8 @@ def _bars_around(
 
 
 def _week_hour(stamps: Stamps) -> IntArray:
-    """Hours since Monday midnight; the epoch was a Thursday."""
-    return (stamps.astype("datetime64[h]").astype(np.int64) + 3 * 24) % (7 * 24)
+    """Hours since Monday midnight."""
+    return slot_of_week(stamps.astype("datetime64[s]").astype(np.int64), HOUR)
 
 
 def _follows_closure(stamps: Stamps) -> BoolArray:

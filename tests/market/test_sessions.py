@@ -9,7 +9,7 @@ import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaiom.features.calendar import WEEK, next_stamp
+from vaiom.market.sessions import WEEK, next_stamp
 
 HOUR = 3_600
 

@@ -1,0 +1,118 @@
+"""What is missing in the usual trading hours of a series: counts, and the longest closures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Annotated
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from vaiom.codec import Stored
+from vaiom.market.findings import NUM_EXAMPLES, Finding, Severity, finding, show_stamp
+from vaiom.market.sessions import DAY, HOUR, MINUTE, WEEK, find_closures
+
+MIN_PRESENT_SHARE = 0.01
+"""If fewer of the bars between the first and the last stamp exist, a stamp must be wrong."""
+LONG_GAP = 6 * HOUR
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closure:
+    """Consecutive missing bars; closed hours between them are skipped."""
+
+    start: Annotated[datetime, Stored("from")]
+    end: Annotated[datetime, Stored("to")]
+    bins: int
+    """The number of missing bars."""
+    holiday: bool
+
+    def __str__(self) -> str:
+        return f"{show_stamp(self.start)} to {show_stamp(self.end)} ({self.bins} bars)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaps:
+    """Bars missing inside the usual trading hours."""
+
+    expected_bins: int = 0
+    missing_bins: int = 0
+    missing_on_holidays: int = 0
+    longest_closures: tuple[Closure, ...] = ()
+    """Closures of more than one bar, the longest first."""
+
+
+def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Finding]]:
+    """Bars missing where most of the neighbouring weeks have one; `stamps` are sorted, not null.
+
+    The timeframe is in seconds. Without one that divides a week nothing is counted.
+    """
+    if timeframe is None or timeframe > DAY or WEEK % timeframe:
+        return Gaps(), []
+    step = max(timeframe, MINUTE)
+    seconds = stamps.dt.epoch("s").to_numpy()
+    num_present = len(np.unique((seconds - seconds[0]) // step))
+    num_possible = (seconds[-1] - seconds[0]) / step
+    if num_present < MIN_PRESENT_SHARE * num_possible:
+        return Gaps(), _far_stamps(stamps, seconds)
+
+    missing = find_closures(seconds, step)
+    rows = zip(missing.start.tolist(), missing.end.tolist(), missing.bars.tolist(), strict=True)
+    closures = [_closure(*row) for row in rows]
+    closures.sort(key=lambda closure: -closure.bins)
+    gaps = Gaps(
+        expected_bins=missing.expected,
+        missing_bins=int(missing.bars.sum()),
+        missing_on_holidays=sum(closure.bins for closure in closures if closure.holiday),
+        longest_closures=tuple(each for each in closures[:NUM_EXAMPLES] if each.bins > 1),
+    )
+    fewest = max(2, LONG_GAP / step)
+    long = [closure for closure in closures if closure.bins >= fewest and not closure.holiday]
+    summary = f"bars missing from usual trading hours in long gaps outside holidays ({len(long)})"
+    num_missing = sum(closure.bins for closure in long)
+    return gaps, finding("gap", Severity.INFO, num_missing, summary, map(str, long))
+
+
+def _far_stamps(stamps: pl.Series, seconds: NDArray[np.int64]) -> list[Finding]:
+    """The rows on the smaller side of the widest step."""
+    after = int(np.diff(seconds).argmax()) + 1
+    far = stamps[:after] if 2 * after <= len(stamps) else stamps[after:]
+    summary = "rows far from all others in time; missing bars are not counted"
+    return finding("far_stamp", Severity.WARNING, len(far), summary, map(show_stamp, far))
+
+
+def _closure(start_second: int, end_second: int, bins: int) -> Closure:
+    start = _EPOCH + timedelta(seconds=start_second)
+    end = _EPOCH + timedelta(seconds=end_second)
+    return Closure(start=start, end=end, bins=bins, holiday=is_holiday(start, end))
+
+
+def is_holiday(start: datetime, end: datetime) -> bool:
+    """Whether a closure lies inside the Christmas and New Year fortnight or around Easter.
+
+    Easter is from the evening of Maundy Thursday to Easter Monday.
+    """
+    last = (end - timedelta(seconds=1)).date()
+    year_of_christmas = start.year if start.month > 6 else start.year - 1
+    easter = easter_sunday(start.year)
+    holidays = (
+        (date(year_of_christmas, 12, 23), date(year_of_christmas + 1, 1, 3)),
+        (easter - timedelta(days=3), easter + timedelta(days=1)),
+    )
+    return any(begins <= start.date() and last <= ends for begins, ends in holidays)
+
+
+def easter_sunday(year: int) -> date:
+    """Easter Sunday of the Gregorian calendar, by the anonymous algorithm (Meeus, 1991, p. 67)."""
+    century, of_century = divmod(year, 100)
+    golden = year % 19
+    leap_correction = century // 4 + (century - (century + 8) // 25 + 1) // 3
+    moon = (19 * golden + century - leap_correction + 15) % 30
+    weekday = (32 + 2 * (century % 4) + 2 * (of_century // 4) - moon - of_century % 4) % 7
+    late = (golden + 11 * moon + 22 * weekday) // 451
+    month, day = divmod(moon + weekday - 7 * late + 114, 31)
+    return date(year, month, day + 1)
