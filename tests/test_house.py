@@ -1,4 +1,6 @@
-"""The house stays in order: rooms import only to their left, and the light rooms stay light."""
+"""The house stays in order: rooms import only to their left, the light rooms stay light, and the
+code does not get denser.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,12 @@ import ast
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +22,9 @@ import vaiom
 from vaiom.errors import EXTRAS
 
 PACKAGE = Path(vaiom.__file__).parent
-PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
+ROOT = Path(__file__).parents[1]
+PYPROJECT = ROOT / "pyproject.toml"
+HOUSE = runpy.run_path(str(ROOT / "tools" / "house.py"))
 ROOMS = [
     "market",
     "simulation",
@@ -76,11 +82,77 @@ def test_rooms_import_only_to_their_left(path: Path) -> None:
     assert imports_of(path) <= allowed
 
 
+MOST = {"per_line": 5.15, "per_statement": 7.8, "packed": 612}
+"""Of `src` as `tools/house.py` measures it. These numbers only ever fall."""
+LEAST_DOC_WORDS = 22.0
+"""Words of docstrings for each hundred expressions of `src`; this one only rises."""
+LONGEST_FILE = 632
+SEVERAL_ROOMS = {
+    "__init__.py",
+    "Bars",
+    "Calibration",
+    "Engine",
+    "ModelCard",
+    "figures.py",
+    "forecasts.py",
+    "horizons.py",
+    "joint.py",
+    "ledger.py",
+    "run.py",
+    "store.py",
+}
+"""Names of classes and files that may stand in several rooms."""
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict[str, Any]:
+    return HOUSE["measure"]()
+
+
+@pytest.mark.parametrize("figure", MOST)
+def test_the_code_does_not_get_denser(measured: dict[str, Any], figure: str) -> None:
+    assert measured["folders"]["src"][figure] <= MOST[figure]
+
+
+def test_functions_and_classes_say_what_they_do(measured: dict[str, Any]) -> None:
+    assert measured["folders"]["src"]["doc_words_per_100"] >= LEAST_DOC_WORDS
+
+
+def test_no_file_is_long(measured: dict[str, Any]) -> None:
+    assert measured["longest_file"] <= LONGEST_FILE
+
+
+def test_one_name_means_one_thing(measured: dict[str, Any]) -> None:
+    assert set(measured["names_in_several_rooms"]) <= SEVERAL_ROOMS
+
+
+SAMPLE = '''"""Three words here."""
+
+pair, other = (
+    1,
+    2,
+)  # packed
+
+
+def double(value):
+    """Twice."""
+    return 2 * value
+'''
+
+
+@pytest.mark.parametrize("text", [SAMPLE, SAMPLE.replace("(\n    1,\n    2,\n)", "1, 2")])
+def test_density_does_not_depend_on_how_lines_are_wrapped(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "sample.py"
+    file.write_text(text)
+    [counts] = HOUSE["count_files"]([file]).values()
+    expected = {"files": 1, "code_lines": 3, "expressions": 11, "statements": 3}
+    assert counts.to_json().items() >= {**expected, "doc_words": 4, "packed": 1}.items()
+    assert counts.per_line == pytest.approx(11 / 3)
+
+
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=600, cwd=Path(__file__).parents[1]
-    )
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
 
 
 HEAVY = (
