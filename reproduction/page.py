@@ -22,7 +22,7 @@ from reproduction.records import CORPUS, YEAR, Record
 from reproduction.tables import SPECIAL, Noted, columns, plain, walked_baselines
 from vaiom.evaluation.scores import MODEL
 from vaiom.files import write_bytes
-from vaiom.report.figures import in_style
+from vaiom.report.drawing import in_style
 from vaiom.report.tables import NOTHING, Column, Table, bits, count, signed, text
 
 PAGE_NAME = "reproduction.md"

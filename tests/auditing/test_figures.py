@@ -288,7 +288,7 @@ def test_the_page_shows_what_the_files_say(spoiled: Path, monkeypatch: pytest.Mo
         for found in re.finditer(r'<svg id="(\S+)".*?</svg>', page.read_text(), re.DOTALL)
     }
     monkeypatch.setattr(
-        "vaiom.report.figures._to_svg", lambda _, name, alt: drawn[name]
+        "vaiom.report.drawing.Drawing.to_svg", lambda _, name, alt: drawn[name]
     )  # drawing takes seconds
     bits = json.loads((spoiled / "seed17/evaluation-test-h1.json").read_text())["bits"]["model"]
     text = page.read_text()
@@ -360,7 +360,7 @@ def test_a_page_that_was_written_without_its_corpus_is_compared(
     spoiled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>"
+        "vaiom.report.drawing.Drawing.to_svg", lambda *figure: "<svg></svg>"
     )  # drawing takes seconds
     keep_only(spoiled, "validation")
     run = spoiled / "seed17"
@@ -442,7 +442,7 @@ def test_a_page_that_hides_looks_or_names_itself_is_found(
     spoiled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>"
+        "vaiom.report.drawing.Drawing.to_svg", lambda *figure: "<svg></svg>"
     )  # drawing takes seconds
     run = AuditedRun(spoiled / "seed17", open_corpus(spoiled / "corpus"), AuditConfig(seed=3))
     contents = read_run(run.files.path, spoiled / "corpus")
@@ -567,7 +567,7 @@ def test_a_page_of_other_files_or_figures_says_why(
 def write_page(run: AuditedRun, monkeypatch: pytest.MonkeyPatch, /, **inputs: Any) -> str:
     """A page that says so of its inputs, and is what these would give."""
     monkeypatch.setattr(
-        "vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>"
+        "vaiom.report.drawing.Drawing.to_svg", lambda *figure: "<svg></svg>"
     )  # drawing takes seconds
     assert run.corpus.path
     contents = read_run(run.files.path, run.corpus.path)

@@ -53,7 +53,7 @@ def scored(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         Run(place / "seed17").evaluation(split).unlink()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>"
+            "vaiom.report.drawing.Drawing.to_svg", lambda *figure: "<svg></svg>"
         )  # drawing takes seconds
         write_report(place / "seed17", corpus=place / "corpus")
     return place
@@ -61,7 +61,7 @@ def scored(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def spoiled(scored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>")
+    monkeypatch.setattr("vaiom.report.drawing.Drawing.to_svg", lambda *figure: "<svg></svg>")
     monkeypatch.setattr("vaiom.auditing.proof.MAX_FINDINGS", 10**6)
     shutil.copytree(scored, tmp_path / "spoiled")
     return tmp_path / "spoiled"

@@ -520,7 +520,7 @@ def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     }
     monkeypatch.setitem(EXPERIMENTS, "demo", EXPERIMENTS["demo"].with_changes(**small))
     monkeypatch.setattr("vaiom.cli.run.BASELINES", ("frequency", "ewma_t", "lightgbm"))
-    monkeypatch.setattr("vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>")
+    monkeypatch.setattr("vaiom.report.drawing.Drawing.to_svg", lambda *figure: "<svg></svg>")
     for part, file in (
         ("run", "config.toml"),
         ("baselines", "fits"),

@@ -36,7 +36,7 @@ SETTINGS = [word for key, value in TINY.items() for word in ("--set", f"{key}={v
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two baselines and no pictures are enough to see that all of them would be there."""
     monkeypatch.setattr("vaiom.cli.run.BASELINES", ("frequency", "hour_of_week"))
-    monkeypatch.setattr("vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>")
+    monkeypatch.setattr("vaiom.report.drawing.Drawing.to_svg", lambda *figure: "<svg></svg>")
 
 
 def test_a_market_that_never_closes_goes_from_files_to_a_forecast(

@@ -613,7 +613,7 @@ def test_a_run_is_fitted_judged_reported_and_audited(
     monkeypatch.setattr(joint, "HISTORY", 100)
     monkeypatch.setattr(joint, "DRAWS", 100)
     monkeypatch.setattr(
-        "vaiom.report.figures._to_svg", lambda *figure: "<svg></svg>"
+        "vaiom.report.drawing.Drawing.to_svg", lambda *figure: "<svg></svg>"
     )  # drawing takes seconds
     Run(run).config.write_text(
         Run(run).config.read_text().replace(str(tiny.corpus), str(tmp_path / "gone"))

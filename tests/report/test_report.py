@@ -27,8 +27,9 @@ from vaiom.model.vaiom import count_parameters
 from vaiom.report.contents import read_run
 from vaiom.report.figures import calibration
 from vaiom.report.page import render_card, write_report
-from vaiom.report.results import headline, headline_tables
+from vaiom.report.results import headline_tables
 from vaiom.report.tables import bits, count, interval, signed
+from vaiom.report.verdict import headline
 from vaiom.run import Run, packaged_models
 
 SECTIONS = [
@@ -69,7 +70,7 @@ def vaiom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes seconds, and some tests ask for nothing that is drawn."""
     monkeypatch.setattr(
-        "vaiom.report.figures._to_svg", lambda figure, name, alt: f'<svg id="{name}"></svg>'
+        "vaiom.report.drawing.Drawing.to_svg", lambda drawing: f'<svg id="{drawing.name}"></svg>'
     )
 
 
@@ -155,17 +156,11 @@ def test_every_figure_says_in_words_what_it_shows(text: str, judged: Judged) -> 
     )
 
 
-def test_the_band_of_the_histogram_holds_what_chance_does(
-    judged: Judged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_band_of_the_histogram_holds_what_chance_does(judged: Judged) -> None:
     """Of a calibrated model's bins, 95 in 100 lie in it."""
-    drawn: list[Any] = []
-    monkeypatch.setattr(
-        "vaiom.report.figures._to_svg", lambda figure, name, alt: drawn.append(figure)
-    )
     split = read_run(judged.run).splits[0]
-    calibration(split)
-    band, found = drawn[0].axes[0].patches[0], split.evaluation.calibration
+    found = split.evaluation.calibration
+    band: Any = calibration(split).figure.axes[0].patches[0]
     bins, events = len(found.pit_histogram), found.pit.num_events
     shares = (
         np.random.default_rng(0).multinomial(events, np.full(bins, 1 / bins), 5_000) * bins / events

@@ -7,8 +7,9 @@ from __future__ import annotations
 from types import SimpleNamespace as Of
 from typing import Any
 
-from vaiom.report.results import describe_states, headline_tables, notes_of, tables_of
+from vaiom.report.results import headline_tables, tables_of
 from vaiom.report.tables import Table
+from vaiom.report.verdict import describe_states, notes_of
 
 MINUS, NOTHING = "\N{MINUS SIGN}", "\N{EN DASH}"
 

@@ -12,7 +12,7 @@ from judged_runs import Judged
 from evaluation.simulated_market import TINY_SPLITS
 from vaiom.evaluation.inference import BlockBootstrap, Interval, PairedComparison
 from vaiom.report.contents import RunContents, period_label, period_of, read_run
-from vaiom.report.results import headline, limits, verdict
+from vaiom.report.verdict import headline, limits, verdict
 
 
 def with_gains(

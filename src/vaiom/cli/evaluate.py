@@ -178,7 +178,8 @@ def _describe(
 ) -> Answer:
     """An evaluation of the model, or of forecasts with a `name`, as sentences, tables and notes."""
     from vaiom.report.contents import period_of
-    from vaiom.report.results import describe, describe_states, notes_of, tables_of
+    from vaiom.report.results import tables_of
+    from vaiom.report.verdict import describe, describe_states, notes_of
 
     tables, caveats = (
         tables_of(evaluation, evaluation.split, name or "model"),
@@ -225,7 +226,7 @@ def report(
 ) -> Answer:
     """Write the report of a run: one self-contained HTML file."""
     from vaiom.report.page import write_report
-    from vaiom.report.results import verdict
+    from vaiom.report.verdict import verdict
 
     contents = write_report(run, corpus=corpus, out=out, markdown=markdown, latex=latex)
     page, sentences, problem = (

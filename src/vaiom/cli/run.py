@@ -50,7 +50,7 @@ def run(
     from vaiom.auditing.proof import FAILED, AuditConfig
     from vaiom.experiments import registry
     from vaiom.forecast.bars import newest_bars
-    from vaiom.report.results import verdict
+    from vaiom.report.verdict import verdict
 
     registry.experiment(experiment or FOR_CPU).with_settings(
         settings or ()
@@ -93,7 +93,7 @@ def demo(
     from vaiom.corpus.splits import VALIDATION
     from vaiom.evaluation.predictor import ModelPredictor
     from vaiom.evaluation.scores import losses_of
-    from vaiom.report.results import describe
+    from vaiom.report.verdict import describe
     from vaiom.simulation.market import MarketConfig, write_market
     from vaiom.simulation.oracle import Oracle
 

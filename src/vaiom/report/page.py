@@ -1,5 +1,7 @@
-"""The report of a run as one HTML file that needs nothing else, its headline tables, and the model
-card.
+"""The report of a run as one HTML file that needs nothing else, and the model card in Markdown.
+
+A run folder enters; text leaves. Both are filled by Jinja from the templates in `assets`, which
+hold every sentence that no figure decides.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ from vaiom.features.fields import NUM_RETURN_BUCKETS
 from vaiom.files import read_json, write_bytes
 from vaiom.model.checkpoint import USE, load_model
 from vaiom.model.vaiom import count_parameters
-from vaiom.report import data_tables, figures, results
+from vaiom.report import data_tables, figures, results, verdict
 from vaiom.report.contents import RunContents, read_run
-from vaiom.report.tables import bits, count, escape_markdown, moment
+from vaiom.report.tables import Table, bits, count, escape_markdown, moment
 from vaiom.run import EVIDENCE_SUFFIX, Run, packaged_models
 
 
@@ -35,8 +37,9 @@ def write_report(
     markdown: Path | None = None,
     latex: Path | None = None,
 ) -> RunContents:
-    """Write the page (`report.html` in the run unless named) and, where named, the tables; returns
-    their contents.
+    """Write the page of a run, and its headline tables as Markdown or LaTeX where they are named.
+
+    The page is `report.html` in the run unless `out` names another file. Returns what it shows.
     """
     contents = read_run(run, corpus)
     texts = {out or Run(run).report: render(contents)}
@@ -51,21 +54,23 @@ def write_report(
 
 
 def render(contents: RunContents) -> str:
-    """The page as text."""
+    """The page as text; the same contents give the same bytes."""
     from markupsafe import Markup, escape
 
     def code(text: str) -> Markup:
         return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
-    tables = {
-        split.name: results.tables_of(split.evaluation, split.label) for split in contents.splits
-    }
+    tables = {}
+    all_tests: list[Table] = []
+    for split in contents.splits:
+        tables[split.name] = results.tables_of(split.evaluation, split.label)
+        all_tests = tables[split.name]["all_tests"] or all_tests
     return _fill(
         "report.html",
         filters={"code": code},
         contents=contents,
         tables=tables,
-        all_tests=[table for each in tables.values() for table in each["all_tests"]][-1:],
+        all_tests=all_tests,
         measure_quality=split_quality,
         num_buckets=NUM_RETURN_BUCKETS,
         uniform_bits=f"{math.log2(NUM_RETURN_BUCKETS):g}",
@@ -78,13 +83,20 @@ def render(contents: RunContents) -> str:
 
 
 def render_card(run: Path) -> str:
-    """The card of a run's model or of a model file; a packaged model for use has the figures of its
-    evidence.
+    """The card of a run's model or of a model file, in Markdown.
+
+    A packaged model for use, which nothing is left to judge on, shows the figures of its evidence
+    model: the same settings, trained and selected on less.
     """
-    model, name = load_model(run), run.stem if run.is_file() else run.name
+    model = load_model(run)
+    name = run.stem if run.is_file() else run.name
     for_use = model.provenance.purpose == USE
     judged = packaged_models().get(f"{name}{EVIDENCE_SUFFIX}", run) if for_use else run
-    splits = [] if judged.is_file() else Run(judged).evaluated_splits()
+    found = []
+    if not judged.is_file():
+        own = load_model(judged).sha256
+        splits = Run(judged).evaluated_splits()
+        found = [Evaluation.read(judged, split, own) for split in splits]
     return _fill(
         "card.md",
         filters={"cell": escape_markdown, "bits": bits},
@@ -92,7 +104,7 @@ def render_card(run: Path) -> str:
         model=model,
         for_use=for_use,
         judged=name if judged == run else judged.name,
-        found=[Evaluation.read(judged, split, load_model(judged).sha256) for split in splits],
+        found=found,
         num_params=count_parameters(model.config, model.tokenizer.vocabulary_sizes),
         about=_about(Run(run)),
     )
@@ -102,29 +114,32 @@ def _about(run: Run) -> dict[str, Any]:
     """First and last bars, clock, source and cost of training, as far as they are known."""
     if run.about.is_file():
         return dict(read_json(run.about))
-    about: dict[str, Any] = {"clock": "", "source": "", "cost": "", "bars": {}}
-    if metrics := run.read_metrics():
-        about["cost"] = f"{metrics[-1]['seconds']:,.0f} s, teachers and compilation apart"
+    cost = ""
+    metrics = run.read_metrics()
+    if metrics:
+        cost = f"{metrics[-1]['seconds']:,.0f} s, teachers and compilation apart"
+    bars = {}
     with suppress(UserError):  # a model file, or a corpus that has moved
-        assets = read_manifest(run.corpus_path())["assets"]
-        about["bars"] = {
-            symbol: [moment(each[end]) for end in ("first", "last")]
-            for symbol, each in assets.items()
-        }
-    return about
+        for symbol, each in read_manifest(run.corpus_path())["assets"].items():
+            bars[symbol] = [moment(each["first"]), moment(each["last"])]
+    return {"clock": "", "source": "", "cost": cost, "bars": bars}
 
 
 def _asset(name: str) -> str:
+    """The text of a file in `assets`."""
     return (files("vaiom.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _fill(template: str, filters: dict[str, Callable[[Any], str]], **values: Any) -> str:
-    """A template with its values; only HTML is escaped."""
+    """A template with its values; only HTML is escaped, and a missing value is an error."""
     from jinja2 import Environment, StrictUndefined
 
-    escapes = template.endswith(".html")
     environment = Environment(
-        autoescape=escapes, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+        autoescape=template.endswith(".html"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
     environment.filters |= {"count": count, **filters}
-    return environment.from_string(_asset(template)).render(results=results, **values)
+    filled = environment.from_string(_asset(template))
+    return filled.render(results=results, words=verdict, **values)

@@ -1,4 +1,8 @@
-"""Tables for terminal, sortable HTML, Markdown and LaTeX; no cell is ever taken for markup."""
+"""Tables, written once and shown in a terminal, on a sortable HTML page, in Markdown and in LaTeX.
+
+A `Table` enters with values; text of one of the four formats leaves. No cell is ever taken for
+markup of the format that it is written in.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.table import Table as RichTable
 
 NOTHING = "\N{EN DASH}"
 """Stands where a figure does not exist."""
 MINUS = "\N{MINUS SIGN}"
+LEAST_P_VALUE = 1e-4
+"""Smaller p-values are shown as smaller than this."""
+COLUMN_GAP = 2
+"""Blanks between the columns of a table on a terminal."""
 
 Pair = tuple[float, float]
 
 
 def text(value: object) -> str:
+    """Any value as it prints, None as a dash."""
     return NOTHING if value is None else str(value)
 
 
@@ -30,58 +40,93 @@ def prose(value: object) -> str:
 
 
 def number(spec: str) -> Callable[[float | None], str]:
-    """A formatter of numbers, with a true minus sign."""
-    return lambda value: NOTHING if value is None else format(value, spec).replace("-", MINUS)
+    """A formatter of numbers by a format specification, with a true minus sign."""
+
+    def show(value: float | None) -> str:
+        if value is None:
+            return NOTHING
+        return format(value, spec).replace("-", MINUS)
+
+    return show
 
 
-count, bits, signed = number(","), number(".4f"), number("+.4f")
+count = number(",")
+"""A whole number with commas between thousands."""
+bits = number(".4f")
+"""A cost in bits per event."""
+signed = number("+.4f")
+"""A gain or loss in bits per event, always with its sign."""
 
 
 def percent(share: float | None, digits: int = 1) -> str:
-    """A share; exactly none and exactly all differ from what rounds to them."""
+    """A share between 0 and 1 as a percentage; 0% and 100% are exactly none and exactly all."""
     if share is None:
         return NOTHING
-    return f"{100 * share:.0f}%" if share in (0.0, 1.0) else f"{100 * share:.{digits}f}%"
+    exact = share in (0.0, 1.0)
+    return f"{100 * share:.{0 if exact else digits}f}%"
+
+
+percent2 = partial(percent, digits=2)
+"""A share as a percentage with two digits."""
 
 
 def between(show: Callable[[float], str]) -> Callable[[Pair | None], str]:
     """A formatter of intervals whose ends are formatted by `show`."""
-    return lambda pair: "undefined" if pair is None else f"[{show(pair[0])}, {show(pair[1])}]"
+
+    def show_interval(pair: Pair | None) -> str:
+        if pair is None:
+            return "undefined"
+        low, high = pair
+        return f"[{show(low)}, {show(high)}]"
+
+    return show_interval
 
 
-percent2, interval, percents = partial(percent, digits=2), between(signed), between(percent)
+interval = between(signed)
+"""An interval of a gain in bits per event."""
+percents = between(percent)
+"""An interval of a share."""
 
 
-def p_value(value: float | None, least: float = 1e-4) -> str:
+def p_value(value: float | None, least: float = LEAST_P_VALUE) -> str:
+    """A p-value to two digits; below `least` only that it is smaller."""
     if value is None:
         return NOTHING
-    return f"<{least:g}" if value < least else f"{value:.2g}" if value < 0.1 else f"{value:.2f}"
+    if value < least:
+        return f"<{least:g}"
+    return format(value, ".2g" if value < 0.1 else ".2f")
 
 
 def ratio(part_and_whole: tuple[int, int]) -> str:
-    return "{}/{}".format(*part_and_whole)
+    """How many of how many, such as 5/6."""
+    part, whole = part_and_whole
+    return f"{part}/{whole}"
 
 
 def moment(iso: str) -> str:
-    """A stamp as people write it: seconds only where there are any."""
+    """An ISO stamp as people write it: seconds only where there are any."""
     return iso.replace("T", " ").removesuffix(":00")
 
 
 def side_of_zero(pair: Pair | None) -> int:
     """1 for an interval above zero, -1 below, 0 where it includes zero or does not exist."""
-    return 0 if pair is None or pair[0] <= 0 <= pair[1] else 1 if pair[0] > 0 else -1
+    if pair is None:
+        return 0
+    low, high = pair
+    if low > 0:
+        return 1
+    return -1 if high < 0 else 0
 
 
 @dataclass(frozen=True)
 class Column:
-    """A name, and the format of its values."""
+    """One column of a table: its name, and how its values are found and shown."""
 
     name: str
     show: Callable[[Any], str] = text
+    """Turns a value into text; text and prose are left-aligned, everything else right-aligned."""
     source: str | Callable[[Any], Any] = lambda item: item
-    """In tables with a row per item: the path of an attribute of the item, or a function of the
-    item.
-    """
+    """Where `Table.of` finds the value in an item: a path of attributes, or a function."""
     about: str = ""
     """Its meaning, shown as a tooltip of its header."""
 
@@ -91,143 +136,196 @@ class Column:
         return self.show in (text, prose)
 
     def take(self, item: Any) -> Any:
-        return attrgetter(self.source)(item) if isinstance(self.source, str) else self.source(item)
+        """The value of this column for an item."""
+        find = attrgetter(self.source) if isinstance(self.source, str) else self.source
+        return find(item)
 
 
 @dataclass(frozen=True)
 class Table:
+    """Values under named columns, with a caption; each format is one method."""
+
     caption: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
     """Values: numbers, pairs of numbers, text, or None where there is none."""
     strong: frozenset[int] = field(default_factory=frozenset)
-    """Rows that are set in bold type."""
+    """Rows that are set in bold type, by their place from 0."""
 
     @classmethod
     def of(cls, caption: str, columns: Sequence[Column], items: Iterable[Any]) -> Table:
-        """A row per item, with the value that each column takes from it."""
-        return cls(caption, columns, [[each.take(item) for each in columns] for item in items])
+        """A table with a row per item, whose values the columns take from it."""
+        rows = [[column.take(item) for column in columns] for item in items]
+        return cls(caption, columns, rows)
 
     def formatted(self) -> list[list[str]]:
         """The text of every cell, row by row; strings stay as they are."""
-        pairs = ([*zip(self.columns, row, strict=True)] for row in self.rows)
-        return [
-            [each if isinstance(each, str) else column.show(each) for column, each in row]
-            for row in pairs
-        ]
+        return [self._format_row(row) for row in self.rows]
+
+    def _format_row(self, row: Sequence[Any]) -> list[str]:
+        cells = []
+        for column, value in zip(self.columns, row, strict=True):
+            cells.append(value if isinstance(value, str) else column.show(value))
+        return cells
 
     def to_terminal(self, width: int) -> Group:
-        """For a screen of this width; a wider table continues below, each part with the first
-        column.
+        """For a screen of this width in characters.
+
+        A wider table continues below itself, and each of its parts begins with the first column.
+        With a column of prose it is fitted into the width instead: prose is broken into lines,
+        numbers are never cut.
         """
-        from rich.cells import cell_len
         from rich.console import Group
-        from rich.table import Table as RichTable
         from rich.text import Text
 
-        plain, gap = str.maketrans({MINUS: "-", NOTHING: "-"}), 2
-        heads = [
-            column.name if column.is_text else column.name.replace(" ", "\n")
-            for column in self.columns
-        ]
+        plain = str.maketrans({MINUS: "-", NOTHING: "-"})
         rows = [[cell.translate(plain) for cell in row] for row in self.formatted()]
-        # Numbers are never cut, and prose is broken into lines.
-        columns = zip(heads, *rows, strict=True)
-        sizes = [
-            max(cell_len(line) for cell in cells for line in cell.split("\n")) for cells in columns
-        ]
-        wraps, parts = any(column.show is prose for column in self.columns), list[list[int]]()
-        for place, size in enumerate(sizes):
-            full = parts and sum(sizes[each] + gap for each in parts[-1]) + size > width
-            if not parts or (full and not wraps and len(parts[-1]) > 1):
-                parts.append([0] if place else [])
-            parts[-1].append(place)
+        heads = [_fold(column) for column in self.columns]
+        sizes = [_width_of(cells) for cells in zip(heads, *rows, strict=True)]
+        wraps = any(column.show is prose for column in self.columns)
+        parts = [list(range(len(sizes)))] if wraps else _split_columns(sizes, width)
         # As a table's own title the caption would be broken to the width of the columns.
         shown: list[RichTable | Text] = [Text(self.caption, style="bold")]
-        for part in parts:
-            total = sum(sizes[each] + gap for each in part) - gap
-            out = RichTable(
-                header_style="bold", pad_edge=False, box=None, width=None if wraps else total
-            )
-            for each in part:
-                column = self.columns[each]
-                justify: Any = "left" if column.is_text else "right"
-                out.add_column(heads[each], justify=justify, no_wrap=column.show is not prose)
-            for row in rows:
-                out.add_row(*(row[each] for each in part))
-            shown += [Text(), out] if part is not parts[0] else [out]
+        for place, part in enumerate(parts):
+            if place:
+                shown.append(Text())
+            total = None if wraps else sum(sizes[at] + COLUMN_GAP for at in part) - COLUMN_GAP
+            shown.append(self._terminal_part(part, heads, rows, total))
         return Group(*shown)
+
+    def _terminal_part(
+        self, part: list[int], heads: list[str], rows: list[list[str]], width: int | None
+    ) -> RichTable:
+        """Some of the columns, by their places."""
+        from rich.table import Table as RichTable
+
+        out = RichTable(header_style="bold", pad_edge=False, box=None, width=width)
+        for at in part:
+            column = self.columns[at]
+            justify: Any = "left" if column.is_text else "right"
+            out.add_column(heads[at], justify=justify, no_wrap=column.show is not prose)
+        for row in rows:
+            out.add_row(*(row[at] for at in part))
+        return out
 
     def to_html(self) -> str:
         """A table in a box of its own that scrolls; its headers are buttons that sort."""
-        caption, heads, lines = html.escape(self.caption), [], []
-        css = [' class="words"' if column.is_text else "" for column in self.columns]
-        for column, style in zip(self.columns, css, strict=True):
-            title = f' title="{html.escape(column.about)}"' if column.about else ""
-            button = f'<button type="button"{title}>{html.escape(column.name)}</button>'
-            heads.append(f'<th scope="col" aria-sort="none"{style}>{button}</th>')
-        for number, (row, texts) in enumerate(zip(self.rows, self.formatted(), strict=True)):
-            cells: list[str] = []
-            for value, text, style in zip(row, texts, css, strict=True):
-                tag, scope = ("td", "") if cells else ("th", ' scope="row"')
-                # Pairs sort by their first number, what is no number as words.
-                key = value[0] if isinstance(value, tuple) else value
-                sorts_by = (
-                    "" if key is None or isinstance(key, str) else f' data-value="{float(key)!r}"'
-                )
-                cells.append(f"<{tag}{scope}{style}{sorts_by}>{html.escape(text)}</{tag}>")
-            lines.append(
-                f"<tr{' class=strong' if number in self.strong else ''}>{''.join(cells)}</tr>"
-            )
+        caption = html.escape(self.caption)
+        heads = "".join(_html_head(column) for column in self.columns)
+        lines = []
+        for place, (row, texts) in enumerate(zip(self.rows, self.formatted(), strict=True)):
+            style = " class=strong" if place in self.strong else ""
+            lines.append(f"<tr{style}>{self._html_cells(row, texts)}</tr>")
+        body = "\n".join(lines)
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
-            f"<table><caption><span>{caption}</span></caption>\n<thead><tr>{''.join(heads)}</tr></thead>\n"
-            "<tbody>\n" + "\n".join(lines) + "\n</tbody></table></div>"
+            f"<table><caption><span>{caption}</span></caption>\n"
+            f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
         )
 
     __html__ = to_html
 
+    def _html_cells(self, row: Sequence[Any], texts: list[str]) -> str:
+        """The cells of a row; its first cell is the header of the row."""
+        cells: list[str] = []
+        for column, value, shown in zip(self.columns, row, texts, strict=True):
+            start = "<td" if cells else '<th scope="row"'
+            end = "</td>" if cells else "</th>"
+            attributes = _html_class(column) + _sort_key(value)
+            cells.append(f"{start}{attributes}>{html.escape(shown)}{end}")
+        return "".join(cells)
+
     def to_markdown(self) -> str:
-        lines = [
-            "| " + " | ".join(escape_markdown(column.name) for column in self.columns) + " |",
-            "|" + "|".join(":---" if column.is_text else "---:" for column in self.columns) + "|",
-        ]
-        lines += [
-            "| " + " | ".join(cells) + " |" for cells in self._escaped(escape_markdown, "**{}**")
-        ]
+        """A table of GitHub's Markdown under its caption in bold type."""
+        names = [escape_markdown(column.name) for column in self.columns]
+        rule = [":---" if column.is_text else "---:" for column in self.columns]
+        lines = [_markdown_line(names), "|" + "|".join(rule) + "|"]
+        lines += map(_markdown_line, self._escaped(escape_markdown, "**{}**"))
         return f"**{escape_markdown(self.caption)}**\n\n" + "\n".join(lines) + "\n"
 
     def to_latex(self) -> str:
         """A float for `\\usepackage{booktabs,textcomp}`."""
         alignment = "".join("l" if column.is_text else "r" for column in self.columns)
+        names = [escape_latex(column.name) for column in self.columns]
         lines = [
             r"\begin{table}[h]",
             r"\centering",
             rf"\caption{{{escape_latex(self.caption)}}}",
             rf"\begin{{tabular}}{{{alignment}}}",
             r"\toprule",
-            " & ".join(escape_latex(column.name) for column in self.columns) + r" \\",
+            _latex_line(names),
             r"\midrule",
         ]
-        # A bracket right after a line break would be read as its optional argument.
-        lines += [
-            "{}" + " & ".join(cells) + r" \\"
-            for cells in self._escaped(escape_latex, r"\textbf{{{}}}")
-        ]
+        for cells in self._escaped(escape_latex, r"\textbf{{{}}}"):
+            # A bracket right after a line break would be read as its optional argument.
+            lines.append("{}" + _latex_line(cells))
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
     def _escaped(self, escape: Callable[[str], str], strong: str) -> Iterator[list[str]]:
         """The escaped cells of every row, those of strong rows in bold."""
-        for number, row in enumerate(self.formatted()):
+        for place, row in enumerate(self.formatted()):
             cells = [escape(cell) for cell in row]
-            yield [
-                strong.format(cell) if cell and number in self.strong else cell for cell in cells
-            ]
+            if place in self.strong:
+                cells = [strong.format(cell) if cell else "" for cell in cells]
+            yield cells
 
 
 def facts(caption: str, rows: Mapping[str, str]) -> Table:
     """A table of two columns: a name and its value."""
     return Table(caption, [Column("what"), Column("value")], list(rows.items()))
+
+
+def _fold(column: Column) -> str:
+    """The header of a column on a terminal, where words over numbers stand below each other."""
+    return column.name if column.is_text else column.name.replace(" ", "\n")
+
+
+def _width_of(cells: Iterable[str]) -> int:
+    """Characters of the longest line in a column."""
+    from rich.cells import cell_len
+
+    return max(cell_len(line) for cell in cells for line in cell.split("\n"))
+
+
+def _split_columns(sizes: Sequence[int], width: int) -> list[list[int]]:
+    """The places of columns of these sizes in parts that fit a width, each with the first one."""
+    parts: list[list[int]] = [[0]]
+    used = sizes[0] + COLUMN_GAP
+    for place, size in enumerate(sizes[1:], start=1):
+        if used + size > width and len(parts[-1]) > 1:
+            parts.append([0])
+            used = sizes[0] + COLUMN_GAP
+        parts[-1].append(place)
+        used += size + COLUMN_GAP
+    return parts
+
+
+def _html_class(column: Column) -> str:
+    return ' class="words"' if column.is_text else ""
+
+
+def _html_head(column: Column) -> str:
+    """The header of a column: a button that sorts by it, with its meaning as a tooltip."""
+    title = f' title="{html.escape(column.about)}"' if column.about else ""
+    button = f'<button type="button"{title}>{html.escape(column.name)}</button>'
+    return f'<th scope="col" aria-sort="none"{_html_class(column)}>{button}</th>'
+
+
+def _sort_key(value: Any) -> str:
+    """The number that a cell is sorted by: of a pair the first; words are sorted as they stand."""
+    if isinstance(value, tuple):
+        value = value[0]
+    if value is None or isinstance(value, str):
+        return ""
+    return f' data-value="{float(value)!r}"'
+
+
+def _markdown_line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _latex_line(cells: Iterable[str]) -> str:
+    return " & ".join(cells) + r" \\"
 
 
 _LATEX = str.maketrans(
@@ -251,10 +349,11 @@ _LIGATURES = re.compile(r"([-,])(?=\1)")
 
 
 def escape_latex(text: str) -> str:
-    """Text that LaTeX sets as it is, two hyphens as two hyphens."""
-    return _LIGATURES.sub(r"\1{}", " ".join(text.split()).translate(_LATEX))
+    """Text that LaTeX sets as it is, two hyphens as two hyphens; blanks are folded."""
+    words = " ".join(text.split()).translate(_LATEX)
+    return _LIGATURES.sub(r"\1{}", words)
 
 
 def escape_markdown(text: str) -> str:
-    """Text that neither ends a cell nor starts markup inside a line."""
+    """Text that neither ends a cell nor starts markup inside a line; blanks are folded."""
     return " ".join(text.split()).translate(_MARKDOWN)
