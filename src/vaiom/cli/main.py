@@ -49,6 +49,7 @@ _COMMANDS: dict[typer.Typer, tuple[Callable[..., None], ...]] = {
             train.refit,
             train.horizons,
             train.dependence,
+            train.package,
         ),
         *(evaluate.baselines, evaluate.evaluate, evaluate.score, evaluate.report, evaluate.audit),
         *(

@@ -1,4 +1,4 @@
-"""`vaiom experiments`, `train`, `refit`, `horizons`, `dependence`: training on a corpus."""
+"""`vaiom experiments`, `train`, `refit`, `horizons`, `dependence`, `package`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from vaiom.cli.options import (
     CorpusPath,
     Device,
     Every,
+    ModelPath,
     Resume,
     RunCorpus,
     RunPath,
@@ -26,8 +27,9 @@ from vaiom.cli.options import (
 )
 from vaiom.codec import to_json
 from vaiom.errors import ConfigError
+from vaiom.files import read_json
 from vaiom.report.tables import Column, Table, bits, count, facts, prose
-from vaiom.run import Run
+from vaiom.run import MODELS, Run
 
 if TYPE_CHECKING:
     from vaiom.training.loop import TrainResult
@@ -210,6 +212,27 @@ def dependence(run: RunPath, corpus: RunCorpus = None, device: Device = "auto") 
             facts("The dependence of assets", {name: str(value) for name, value in about.items()})
         ],
         notes=[f"\nIt is {Run(run).dependence}; `vaiom evaluate` judges it from now on."],
+    )
+
+
+@answers
+def package(
+    run: ModelPath,
+    name: Annotated[str, argument("NAME", "Name of the new model.")],
+    out: Annotated[
+        Path | None, option("Folder to put it in; by default, where `vaiom models` finds it.")
+    ] = None,
+    clock: Annotated[str | None, option("Time zone and edge of the bars, for its card.")] = None,
+    source: Annotated[str | None, option("Where the bars came from, for its card.")] = None,
+    cost: Annotated[str | None, option("What training took, for its card.")] = None,
+) -> Answer:
+    """Make a packaged model of a run: its weights, horizons, dependence and evaluations."""
+    from vaiom.experiments.package import package as make
+
+    folder = make(run, name, out or MODELS, clock=clock, source=source, cost=cost)
+    return Answer(
+        json={"name": name, "path": str(folder), "files": read_json(Run(folder).about)["files"]},
+        shown=[f"The model {name} is {folder}."],
     )
 
 

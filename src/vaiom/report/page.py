@@ -9,18 +9,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from vaiom.codec import to_json
-from vaiom.corpus.store import read_manifest, split_quality
-from vaiom.errors import UserError
+from vaiom.corpus.store import split_quality
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.inference import LEVEL
+from vaiom.experiments.package import read_origin
 from vaiom.features.fields import NUM_RETURN_BUCKETS
-from vaiom.files import read_json, write_bytes
+from vaiom.files import write_bytes
 from vaiom.model.checkpoint import USE, load_model
 from vaiom.model.vaiom import count_parameters
 from vaiom.report import data_tables, figures, results, verdict
@@ -99,30 +98,15 @@ def render_card(run: Path) -> str:
         found = [Evaluation.read(judged, split, own) for split in splits]
     return _fill(
         "card.md",
-        filters={"cell": escape_markdown, "bits": bits},
+        filters={"cell": escape_markdown, "bits": bits, "moment": moment},
         name=name,
         model=model,
         for_use=for_use,
         judged=name if judged == run else judged.name,
         found=found,
         num_params=count_parameters(model.config, model.tokenizer.vocabulary_sizes),
-        about=_about(Run(run)),
+        about=read_origin(run),
     )
-
-
-def _about(run: Run) -> dict[str, Any]:
-    """First and last bars, clock, source and cost of training, as far as they are known."""
-    if run.about.is_file():
-        return dict(read_json(run.about))
-    cost = ""
-    metrics = run.read_metrics()
-    if metrics:
-        cost = f"{metrics[-1]['seconds']:,.0f} s, teachers and compilation apart"
-    bars = {}
-    with suppress(UserError):  # a model file, or a corpus that has moved
-        for symbol, each in read_manifest(run.corpus_path())["assets"].items():
-            bars[symbol] = [moment(each["first"]), moment(each["last"])]
-    return {"clock": "", "source": "", "cost": cost, "bars": bars}
 
 
 def _asset(name: str) -> str:
