@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vaiom.codec import decode, to_json
+from vaiom.codec import decode, override, to_json
 from vaiom.corpus.store import read_manifest
 from vaiom.distribution.dependence import Dependence
 from vaiom.errors import ConfigError, UserError
@@ -96,9 +96,8 @@ def package(
         Evaluation.read(files.path, split, checkpoint.sha256) for split in files.evaluated_splits()
     ]
     given = {"clock": clock, "source": source, "cost": cost}
-    origin = replace(
-        read_origin(files.path), **{key: text for key, text in given.items() if text is not None}
-    )
+    said = {key: text for key, text in given.items() if text is not None}
+    origin = override(read_origin(files.path), said)
     with staged_folder(folder) as staged:
         for part in parts:
             write_bytes(staged / part.name, part.read_bytes())
