@@ -42,12 +42,12 @@ from vaiom.codec import to_json
 from vaiom.corpus.splits import VALIDATION
 from vaiom.corpus.store import Corpus, count_events, open_corpus, under_splits
 from vaiom.errors import ConfigError
-from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import MODEL, event_bits, read_events, score_events
 from vaiom.experiments.tasks import Engine
 from vaiom.experiments.walk_forward import TREES, score_year, splits_of
+from vaiom.experiments.whole_job import evaluate_splits
 from vaiom.files import Progress, canonical_json, sha256_of
 from vaiom.model.vaiom import count_parameters
 from vaiom.run import Run
@@ -221,13 +221,8 @@ def _run(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
     run = place.runs / task.id
     trained = _train(task, corpus, run, device, place.deadline)
     scored = {}
-    for split in task.splits:
-        stored = (
-            place.baselines
-            if place.baselines and losses_file(place.baselines, split).exists()
-            else None
-        )
-        result = evaluate_run(run, corpus, split, baselines=stored, device=device)
+    results = evaluate_splits(run, corpus, task.splits, baselines=place.baselines, device=device)
+    for split, result in results.items():
         scored[split] = SplitScores(
             bits=result.bits, gains=gains_of(result.against), looks=result.looks
         )

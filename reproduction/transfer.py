@@ -17,8 +17,7 @@ from typing import Any
 
 from vaiom import __version__
 from vaiom.baselines.counts import Frequency, HourOfWeek
-from vaiom.cli.console import note, user_errors
-from vaiom.cli.train import training_report
+from vaiom.cli.console import note, progress_bar, user_errors
 from vaiom.codec import to_json
 from vaiom.corpus.splits import VALIDATION
 from vaiom.corpus.store import Corpus
@@ -34,6 +33,7 @@ from vaiom.report.tables import Column, Table, bits, count, interval, signed
 from vaiom.run import Run
 from vaiom.training.experiment import Experiment
 from vaiom.training.loop import train
+from vaiom.training.progress import training_progress
 
 UNKNOWN, ADAPTED, SCRATCH = "unknown", "adapted", "from_nothing"
 COMPARED = {
@@ -115,7 +115,8 @@ def leave_out(asset: str, bars: Path, out: Path, base: Experiment, device: str) 
             link.symlink_to(file.resolve())
     others = build_corpus(out / "other-bars", out / "others", overwrite=True)
     runs = {name: out / name for name in (UNKNOWN, ADAPTED, SCRATCH)}
-    with training_report(f"all but {asset}") as report:
+    with progress_bar(f"all but {asset}") as progress:
+        report = training_progress(progress)
         source = train(others, base, runs[UNKNOWN], device=device, resume=True, report=report)
     like = CorpusConfig(**load_model(runs[UNKNOWN]).corpus_options())
     corpus = build_corpus(out / "bars", out / "corpus", like, overwrite=True)

@@ -60,6 +60,7 @@ __all__ = [
     "score",
     "simulate",
     "train",
+    "whole_job",
 ]
 
 
@@ -208,6 +209,18 @@ def audit(
 
     where = [None if each is None else Path(each) for each in (bars, corpus)]
     return audit_path(_folder(path), bars=where[0], corpus=where[1], config=AuditConfig(**options))
+
+
+def whole_job(bars: str | Path, out: str | Path, **options: Any) -> Path:
+    """Build a corpus from a bar folder, train, and evaluate beside baselines; returns the run.
+
+    `out` gets the folders `corpus`, `baselines` and `run`, and a second call goes on there. Options
+    are those of `vaiom.experiments.whole_job.whole_job`: name, settings, baselines, device.
+    """
+    require_installed("torch")
+    from vaiom.experiments.whole_job import whole_job
+
+    return whole_job(Path(bars), Path(out), **options)
 
 
 def _opened(corpus: Corpus | str | Path) -> Corpus:

@@ -24,6 +24,7 @@ from strategies import random_bars
 from vaiom.cli.main import app
 from vaiom.corpus.store import open_corpus
 from vaiom.errors import ConfigError
+from vaiom.experiments import whole_job
 from vaiom.experiments.registry import EXPERIMENTS, SHOWN
 from vaiom.experiments.tasks import Engine
 from vaiom.files import write_json
@@ -519,7 +520,8 @@ def test_demo(vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "validate_every": 2,
     }
     monkeypatch.setitem(EXPERIMENTS, "demo", EXPERIMENTS["demo"].with_changes(**small))
-    monkeypatch.setattr("vaiom.cli.run.BASELINES", ("frequency", "ewma_t", "lightgbm"))
+    few = partial(whole_job.whole_job, baselines=("frequency", "ewma_t", "lightgbm"))
+    monkeypatch.setattr(whole_job, "whole_job", few)
     monkeypatch.setattr("vaiom.report.drawing.Drawing.to_svg", lambda *figure: "<svg></svg>")
     for part, file in (
         ("run", "config.toml"),

@@ -20,7 +20,6 @@ from vaiom.cli import train
 from vaiom.cli.console import Answer, print_answer, print_json, progress_bar, show, user_errors
 from vaiom.cli.main import app
 from vaiom.cli.options import parse_date, parse_span
-from vaiom.cli.run import _quick_baseline
 from vaiom.errors import ConfigError, DataError
 from vaiom.market.formats.table import Options
 from vaiom.report.tables import Column, Table, prose
@@ -210,49 +209,6 @@ def test_in_a_pipe_progress_is_a_line_for_each_tenth(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "nothing: 0/0 to do\n"
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_lines_of_a_training(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[int, int, str]] = []
-
-    class Bar:
-        def __init__(self, title: str) -> None:
-            assert title == "training"
-
-        def __enter__(self) -> Any:
-            return lambda *words: told.append(words)
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr(train, "progress_bar", Bar)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
-    two_bits = 1.3862943611198906  # nats
-    common = {"steps": 100, "loss_nats": two_bits}
-    entries: list[dict[str, Any]] = [
-        {**common, "step": 10, "seconds": 5.0, "best_bits": None, "teacher": 1, "teachers": 2},
-        {**common, "step": 20, "seconds": 9.0, "best_bits": 1.9, "validation_bits": 1.9},
-        {**common, "step": 30, "seconds": 14.0, "best_bits": 1.9, "validation_bits": 1.95},
-        {**common, "step": 40, "seconds": 14.0, "best_bits": 1.9},
-        {**common, "step": 5, "seconds": 15.0, "best_bits": 1.9},
-    ]
-    with train.training_report("training") as report:
-        for entry in entries:
-            report(entry)
-    left = ["", ""] if terminal else [", 0:00:32 left", ", 0:00:35 left"]
-    assert told == [
-        (10, 100, "teacher 1 of 2, loss 2.0000 bits"),
-        (20, 100, f"loss 2.0000 bits, Validation 1.9000 bits, best 1.9000, 2.5 steps/s{left[0]}"),
-        (
-            30,
-            100,
-            f"loss 2.0000 bits, Validation 1.9500 bits, best 1.9000 and rising since, 2.0 "
-            f"steps/s{left[1]}",
-        ),
-        (40, 100, "loss 2.0000 bits, best 1.9000"),
-        (5, 100, "loss 2.0000 bits, best 1.9000"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("last_bits", "peak", "rank", "says"),
     [
@@ -407,13 +363,3 @@ def test_a_source_is_followed_as_its_options_say(
         symbol="*", shift=timedelta(minutes=-30), utc=True, repair=True, whole_lines=True
     )
     assert asked == [(url, "secret"), ("there", "1h", options), timedelta(hours=2)]
-
-
-def test_quick_trees_are_fewer_and_take_larger_steps() -> None:
-    quick = _quick_baseline("lightgbm", None).config()
-    chosen = {"rounds": 80, "learning_rate": 0.1, "patience": 10, "max_events": 200_000}
-    assert {name: quick[name] for name in chosen} == chosen
-    told: list[int] = []
-    other = _quick_baseline("markov", lambda done, total, what: told.append(done))
-    assert other.name == "markov"
-    assert other.progress

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -13,11 +14,12 @@ from command_line import Vaiom, require_refusal
 
 from strategies import random_bars
 from vaiom.auditing.proof import AuditConfig, Claim, Proof
-from vaiom.cli.run import _experiment, _import
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.splits import SplitConfig
 from vaiom.corpus.store import open_corpus
+from vaiom.experiments import whole_job
 from vaiom.market.folder import read_bars, write_symbol
+from vaiom.market.imports import gather_files
 from vaiom.run import Run
 
 TINY = {
@@ -35,7 +37,8 @@ SETTINGS = [word for key, value in TINY.items() for word in ("--set", f"{key}={v
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two baselines and no pictures are enough to see that all of them would be there."""
-    monkeypatch.setattr("vaiom.cli.run.BASELINES", ("frequency", "hour_of_week"))
+    few = partial(whole_job.whole_job, baselines=("frequency", "hour_of_week"))
+    monkeypatch.setattr(whole_job, "whole_job", few)
     monkeypatch.setattr("vaiom.report.drawing.Drawing.to_svg", lambda *figure: "<svg></svg>")
 
 
@@ -116,10 +119,7 @@ def test_what_is_not_installed_is_said_before_the_work(
 
 
 def test_a_gpu_trains_the_large_model_where_the_bars_have_windows_for_it(
-    corpus: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_symbol(tmp_path / "bars", "EURUSD", random_bars(400, 1, datetime(2026, 1, 1)))
     splits = SplitConfig.covered_by(datetime(2026, 1, 1), datetime(2026, 1, 17))
@@ -130,9 +130,8 @@ def test_a_gpu_trains_the_large_model_where_the_bars_have_windows_for_it(
         (few, "cuda", "demo"),
         (few, "cpu", "demo"),
     ):
-        assert _experiment(bars, None, (), device).name == name
-        assert f"training `{name}` on a {device.upper()}: " in capsys.readouterr().err
-    assert _experiment(few, "main", (), "cuda").name == "main"
+        assert whole_job.choose_experiment(bars, None, (), device).name == name
+    assert whole_job.choose_experiment(few, "main", (), "cuda").name == "main"
 
 
 @pytest.fixture
@@ -154,7 +153,7 @@ def test_a_folder_with_other_files_than_bars_is_imported_whole(tmp_path: Path, o
     """Nothing in it is passed over."""
     files, bars = tmp_path / "files", random_bars(60, 1)
     write_symbol(files, "EURUSD", bars)
-    assert _import([files], tmp_path / "none", None) == files
+    assert gather_files([files], tmp_path / "none") == files
     if other == "csv":
         bars.write_csv(files / "GBPUSD.csv")
     elif other == "zoned":
@@ -163,7 +162,7 @@ def test_a_folder_with_other_files_than_bars_is_imported_whole(tmp_path: Path, o
         )
     else:
         bars.rename({"Datetime": "Date"}).write_parquet(files / "GBPUSD.parquet")
-    imported = read_bars(_import([files], tmp_path / "out", None))
+    imported = read_bars(gather_files([files], tmp_path / "out"))
     assert [*imported] == ["EURUSD", "GBPUSD"]
     assert imported["GBPUSD"]["Close"].equals(bars["Close"])
 

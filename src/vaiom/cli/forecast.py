@@ -8,7 +8,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -41,7 +41,6 @@ UtcOffset = Annotated[str, option("How far the clock of the bars is ahead of UTC
 
 if TYPE_CHECKING:
     from vaiom.distribution.joint import Portfolio
-    from vaiom.market.findings import Finding
 
 
 @answers
@@ -58,7 +57,7 @@ def forecast(
     """Forecast the next bar of price files with a model that comes with the package."""
     forecaster = vaiom.Forecaster.load(model, device)
     from vaiom.forecast.bars import coarsened
-    from vaiom.market.check import check_bars
+    from vaiom.market.check import check_bars, describe_problems
     from vaiom.market.formats.table import Options
     from vaiom.market.imports import read_files
 
@@ -72,7 +71,7 @@ def forecast(
     frames = {name: bars for name, (bars, _) in coarse.items()}
     dists = forecaster.predict(frames, now=now).values()
     notes = [
-        describe_quality(name, check_bars(name, frames[name]).findings, entries[name]["repairs"])
+        describe_problems(name, check_bars(name, frames[name]).findings, entries[name]["repairs"])
         for name in frames
     ]
     notes += [
@@ -234,21 +233,6 @@ def describe_forecasts(
         json={"model": forecaster.describe(), "forecasts": [dist.to_dict() for dist in dists]},
         shown=[Table(caption, columns, [list(row.values()) for row in rows])],
         notes=["\n" + "\n".join(notes)] if notes else [],
-    )
-
-
-def describe_quality(symbol: str, findings: Sequence[Finding], repairs: Mapping[str, int]) -> str:
-    """One line on the problems of an asset's prices; empty if there are none."""
-    problems = [
-        f"{finding.kind} {finding.count:,}" for finding in findings if finding.severity != "info"
-    ]
-    problems += [
-        f"{name.replace('_', ' ')} {number:,}" for name, number in repairs.items() if number
-    ]
-    return (
-        f"{symbol}: quality: {', '.join(problems)} (`vaiom data check` says more)"
-        if problems
-        else ""
     )
 
 

@@ -1,34 +1,27 @@
-"""`vaiom run` and `vaiom demo`: the whole job, on your files or on the built-in simulated
-market.
-"""
+"""`vaiom run` and `vaiom demo`: the whole job, on your files or on a simulated market."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import vaiom
 from vaiom.cli.console import Answer, answers, note, progress_bar
-from vaiom.cli.forecast import describe_forecasts, describe_quality
+from vaiom.cli.forecast import describe_forecasts
 from vaiom.cli.options import Device, Symbol, argument, option
-from vaiom.cli.train import Settings, training_report
-from vaiom.errors import EXTRAS, ConfigError, require_installed
-from vaiom.files import Progress, ensure_folder, read_json, sha256_file, write_json
-from vaiom.report.tables import Column, Table, bits, count, signed
+from vaiom.cli.train import Settings
+from vaiom.errors import EXTRAS, require_installed
+from vaiom.report.tables import Column, Table, bits, signed
 from vaiom.run import Run
 
 if TYPE_CHECKING:
-    from vaiom.baselines.base import Baseline
     from vaiom.report.contents import RunContents
-    from vaiom.training.experiment import Experiment
 
-BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t", "garch_t", "lightgbm")
-FOR_CPU, FOR_GPU = "demo", "best"
+EARLIER_DEMO = {"run": "config.toml", "baselines": "fits", "corpus": "manifest.json"}
+"""What an earlier demo left, by folder: a folder without it is not removed."""
 
 
 @answers
@@ -48,33 +41,41 @@ def run(
     require_installed(*EXTRAS["train"], *EXTRAS["report"])
     from vaiom.auditing.audit import audit_path
     from vaiom.auditing.proof import FAILED, AuditConfig
-    from vaiom.experiments import registry
+    from vaiom.experiments import registry, whole_job
     from vaiom.forecast.bars import newest_bars
+    from vaiom.market.check import check_folder
+    from vaiom.market.imports import gather_files
     from vaiom.report.verdict import verdict
 
-    registry.experiment(experiment or FOR_CPU).with_settings(
-        settings or ()
-    )  # a wrong one is refused before the work
-    start, bars = time.monotonic(), _import(files, out, symbol)
-    contents = _judge(bars, out, experiment, settings or (), device)
+    # A wrong name or setting is refused before the work.
+    registry.experiment(experiment or whole_job.FOR_CPU).with_settings(settings or ())
+    start = time.monotonic()
+    with progress_bar("importing") as progress:
+        bars = gather_files(files, out, symbol=symbol, progress=progress)
+    with progress_bar("checking prices") as progress:
+        quality = check_folder(bars, progress)
+    for asset in quality.assets:
+        if asset.problems:
+            note(asset.problems)
+    contents = _train_and_report(bars, out, experiment, settings or (), device)
     proofs = audit_path(
         contents.run,
         bars=bars,
         config=AuditConfig(cuts=2, rare_cuts=0),
         say=lambda text: note(f"audit: {text}"),
     )
-    failed = [
-        f"Audit: {proof.name} FAILED: {'; '.join(proof.findings)}"
-        for proof in proofs
-        if proof.verdict == FAILED
-    ]
+    failed = [proof for proof in proofs if proof.verdict == FAILED]
+    audited = [f"Audit: {each.name} FAILED: {'; '.join(each.findings)}" for each in failed]
+    if not failed:
+        audited = [f"Audit: {len(proofs)} proofs, none failed."]
+    sentences = [*verdict(contents), *audited]
     forecaster = vaiom.Forecaster.load(contents.run)
-    forecasts = describe_forecasts(forecaster, list(forecaster.predict(newest_bars(bars)).values()))
-    sentences = [*verdict(contents), *(failed or [f"Audit: {len(proofs)} proofs, none failed."])]
+    dists = forecaster.predict(newest_bars(bars))
+    forecasts = describe_forecasts(forecaster, list(dists.values()))
     return Answer(
         json={"run": contents.run, "verdict": sentences, "passed": not failed, **forecasts.json},
         shown=[*forecasts.shown, "", *sentences],
-        notes=[*forecasts.notes, *_next(contents.run, bars, start)],
+        notes=[*forecasts.notes, *_next_steps(contents.run, bars, start)],
         failed=bool(failed),
     )
 
@@ -89,191 +90,60 @@ def demo(
 ) -> Answer:
     """Do the whole job on a simulated market whose best possible score is known."""
     require_installed(*EXTRAS["train"], *EXTRAS["report"])
-    from vaiom.baselines.counts import Frequency, Markov
-    from vaiom.corpus.splits import VALIDATION
-    from vaiom.evaluation.predictor import ModelPredictor
-    from vaiom.evaluation.scores import losses_of
+    from vaiom.experiments.whole_job import FOR_CPU, bits_beside_oracle
     from vaiom.report.verdict import describe
     from vaiom.simulation.market import MarketConfig, write_market
-    from vaiom.simulation.oracle import Oracle
 
-    start, bars, config = time.monotonic(), out / "bars", MarketConfig(seed=seed)
-    for part, file in (("run", "config.toml"), ("baselines", "fits"), ("corpus", "manifest.json")):
-        if (out / part / file).exists():  # an earlier demo; anything else there stops the work
-            shutil.rmtree(out / part)
+    start = time.monotonic()
+    for folder, file in EARLIER_DEMO.items():
+        if (out / folder / file).exists():
+            shutil.rmtree(out / folder)
+    bars = out / "bars"
     with progress_bar("simulating a market") as progress:
-        write_market(config, bars, overwrite=True, progress=progress)
-    contents = _judge(bars, out, FOR_CPU, [f"seed={seed}"], device)
-    corpus, checkpoint = contents.corpus, contents.checkpoint
+        write_market(MarketConfig(seed=seed), bars, overwrite=True, progress=progress)
+    contents = _train_and_report(bars, out, FOR_CPU, [f"seed={seed}"], device)
+    corpus = contents.corpus
     assert corpus
-    model, history = ModelPredictor(checkpoint, device), checkpoint.config.history
-    rows = corpus.endpoints(VALIDATION, history)
-    losses = losses_of([Frequency(), Markov(), model, Oracle.load(bars)], corpus, rows, history)
-    scores = {name: float(each.mean()) for name, each in losses.items()}
-    share = (scores["frequency"] - scores["model"]) / (scores["frequency"] - scores["oracle"])
+    scores = bits_beside_oracle(contents.run, corpus, bars, device)
+    frequency = scores["frequency"]
+    share = (frequency - scores["model"]) / (frequency - scores["oracle"])
     columns = [
         Column("predictor"),
         Column("bits/event", bits),
         Column("gain over Frequency", signed),
     ]
-    gains = [[name, value, scores["frequency"] - value] for name, value in scores.items()]
-    closed = (
-        f"\nThe model closed {100 * share:.0f}% of the way from Frequency to the true distribution."
-    )
-    verdict = describe(contents.judged[-1].evaluation, contents.judged[-1].period)
+    rows = [[name, value, frequency - value] for name, value in scores.items()]
+    judged = contents.judged[-1]
+    verdict = describe(judged.evaluation, judged.period)
+    closed = f"The model closed {share:.0%} of the way from Frequency to the true distribution."
+    steps = _next_steps(contents.run, bars, start)
     return Answer(
         json={"run": contents.run, "verdict": verdict, "bits": scores, "closed": share},
-        shown=[verdict, Table("Validation", columns, gains)],
-        notes=[closed, *_next(contents.run, bars, start), "  vaiom run YOUR_FILES --out runs/mine"],
+        shown=[verdict, Table("Validation", columns, rows)],
+        notes=[f"\n{closed}", *steps, "  vaiom run YOUR_FILES --out runs/mine"],
     )
 
 
-def _import(files: Sequence[Path], out: Path, symbol: str | None) -> Path:
-    """Import the files into a bar folder, unless they are one; an earlier run here must have had
-    the same files.
-    """
-    from vaiom.market.folder import holds_bars
-    from vaiom.market.imports import import_files, list_files
-
-    bars, record, listed = out / "bars", out / "files.json", list_files(files)
-    is_folder = len(files) == 1 and all(
-        file.parent == files[0] and holds_bars(file) for file in listed
-    )
-    hashes = {str(file.resolve()): sha256_file(file) for file in listed}
-    if not record.exists():
-        if not is_folder:
-            with progress_bar("importing") as progress:
-                import_files(
-                    files,
-                    bars,
-                    symbol=symbol,
-                    utc=True,
-                    repair=True,
-                    replace=True,
-                    progress=progress,
-                )
-        write_json(ensure_folder(out) / record.name, hashes)
-    elif read_json(record) != hashes:
-        fix = "choose another --out, or remove that one"
-        raise ConfigError(
-            "another run was started here", where=out, expected="the files that it had", fix=fix
-        )
-    return files[0] if is_folder else bars
-
-
-def _judge(
-    bars: Path, out: Path, name: str | None, settings: Sequence[str], device: str
+def _train_and_report(
+    bars: Path, out: Path, name: str | None, settings: Any, device: str
 ) -> RunContents:
-    """Check, corpus, training, baselines, evaluation and report; finished parts are kept."""
-    from vaiom.corpus.splits import VALIDATION
-    from vaiom.evaluation.evaluate import Evaluation, evaluate_run
-    from vaiom.evaluation.predictor import score_baselines
-    from vaiom.market.check import check_folder
-    from vaiom.model.checkpoint import load_model
+    """Corpus, training, evaluation and report of a bar folder; finished parts are kept."""
+    from vaiom.experiments.whole_job import whole_job
     from vaiom.report.page import write_report
-    from vaiom.training.loop import train
 
-    with progress_bar("checking prices") as progress:
-        quality = check_folder(bars, progress)
-    for asset in quality.assets:
-        if problems := describe_quality(asset.symbol, asset.findings, {}):
-            note(problems)
-    corpus, run = _corpus(bars, out / "corpus"), out / "run"
-    chosen = _experiment(corpus, name, settings, device)
-    with training_report("training") as report:
-        train(corpus, chosen, run, device=device, resume=True, report=report)
-    history, best = chosen.model.history, load_model(run).sha256
-    for split in (VALIDATION, *corpus.splits.test_names):
-        is_done = (
-            Run(run).evaluation(split).is_file()
-            and Evaluation.read(run, split).checkpoint_sha256 == best
-        )
-        if is_done or not len(corpus.endpoints(split, history)):
-            continue
-        with progress_bar(f"baselines on {split}") as bar:
-
-            def of(name: str) -> Any:
-                return nullcontext(lambda done, total, what: bar(done, total, f"{name} {what}"))
-
-            score_baselines(
-                corpus, BASELINES, out / "baselines", split, history, of, _quick_baseline
-            )
-        with progress_bar(f"judging the model on {split}") as progress:
-            evaluate_run(
-                run, corpus, split, baselines=out / "baselines", device=device, progress=progress
-            )
+    run = whole_job(
+        bars, out, name=name, settings=settings, device=device, progress=progress_bar, say=note
+    )
     return write_report(run)
 
 
-def _corpus(bars: Path, folder: Path) -> vaiom.Corpus:
-    """Open or build the corpus, with split dates that suit the bars."""
-    from vaiom.corpus.build import CorpusConfig, build_corpus, propose_splits
-    from vaiom.corpus.store import MANIFEST_NAME
-
-    if (folder / MANIFEST_NAME).exists():
-        return vaiom.open_corpus(folder)
-    with progress_bar("building the corpus") as progress:
-        corpus = build_corpus(
-            bars, folder, CorpusConfig(splits=propose_splits(bars)), progress=progress
-        )
-    note(
-        f"{folder}: {count(len(corpus))} bars of {corpus.tokenizer.timeframe}; "
-        f"{', '.join(corpus.asset_slices)}"
-    )
-    return corpus
-
-
-def _experiment(
-    corpus: vaiom.Corpus, name: str | None, settings: Sequence[str], device: str
-) -> Experiment:
-    """The named experiment, or the largest one that this machine trains and the bars have windows
-    for.
-    """
-    from vaiom.corpus.splits import TRAIN, VALIDATION
-    from vaiom.experiments.registry import experiment, stopping_early
-    from vaiom.model.vaiom import count_parameters
-    from vaiom.training.devices import resolve_device
-
-    kind = resolve_device(device).type
-    large = kind == "cuda" and len(corpus.endpoints(TRAIN, experiment(FOR_GPU).model.context)) > 0
-    chosen = stopping_early(experiment(name or (FOR_GPU if large else FOR_CPU))).with_settings(
-        settings
-    )
-    size = count_parameters(chosen.model, corpus.tokenizer.vocabulary_sizes)
-    steps = f"{count(size)} parameters, {count(chosen.train.steps)} steps at most"
-    splits = corpus.splits
-    until = f"{splits.validation[0]:%Y-%m-%d} to {splits.validation[1]:%Y-%m-%d}"
-    events = {
-        split: len(corpus.endpoints(split, chosen.model.history))
-        for split in (TRAIN, VALIDATION, *splits.test_names)
-    }
-    counts = ", ".join(f"{split} {count(number)}" for split, number in events.items() if number)
-    note(f"Train before {splits.train_end:%Y-%m-%d}, Validation {until}; events: {counts}")
-    note(f"training `{chosen.name}` on a {kind.upper()}: {steps}")
-    return chosen
-
-
-def _next(run: Path, bars: Path, start: float) -> list[str]:
+def _next_steps(run: Path, bars: Path, start: float) -> list[str]:
     """The time it took, and the commands to try next."""
+    took = timedelta(seconds=round(time.monotonic() - start))
     return [
-        f"\nDone in {timedelta(seconds=round(time.monotonic() - start))}. The report is "
-        f"{Run(run).report}. Next:",
+        f"\nDone in {took}. The report is {Run(run).report}. Next:",
         f"  vaiom predict {run} --bars {bars}",
         f"  vaiom serve {run} --bars {bars}",
         f"  vaiom audit {run} --bars {bars}",
         f"  vaiom card {run}",
     ]
-
-
-def _quick_baseline(name: str, progress: Progress | None) -> Baseline:
-    """A baseline by name; LightGBM takes seconds, with fewer events and a higher learning rate than
-    the paper's.
-    """
-    from vaiom.baselines.base import baseline
-    from vaiom.baselines.lightgbm import LightGBM, TreeConfig
-
-    if name != "lightgbm":
-        return baseline(name, progress)
-    return LightGBM(
-        name, TreeConfig(rounds=80, learning_rate=0.1, patience=10, max_events=200_000), progress
-    )

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +26,7 @@ from vaiom.errors import ConfigError
 from vaiom.files import read_json
 from vaiom.report.tables import Column, Table, bits, count, facts, prose
 from vaiom.run import MODELS, Run
+from vaiom.training.progress import training_progress
 
 if TYPE_CHECKING:
     from vaiom.training.loop import TrainResult
@@ -115,7 +112,8 @@ def train(
     ]
     what: dict[str, Any] = {"experiment": experiment, "start": start, "against": against or ()}
     what["settings"] = [*(settings or []), *shortcuts]
-    with training_report("training") as report:
+    with progress_bar("training") as progress:
+        report = training_progress(progress)
         result = vaiom.train(corpus, out, **what, device=device, resume=resume, report=report)
     return _answer(result, *getattr(result, "verdict", ()))
 
@@ -145,7 +143,8 @@ def refit(
         )
         raise ConfigError(problem, where=corpus, expected="your consent", fix="--yes")
     opened = vaiom.open_corpus(corpus)
-    with training_report("refitting") as report:
+    with progress_bar("refitting") as progress:
+        report = training_progress(progress)
         result = run_refit(
             run, opened, out, until=until, device=device, resume=resume, report=report
         )
@@ -263,32 +262,3 @@ def _answer(result: TrainResult, *notes: str) -> Answer | None:
         shown=[facts(f"Run {result.run}", rows)],
         notes=[f"\nThe model is {Run(result.run).best}.", *notes],
     )
-
-
-@contextmanager
-def training_report(title: str) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A callback that shows the progress of a training from each line of its metrics."""
-    before: tuple[int, float] | None = None
-    with progress_bar(title) as progress:
-
-        def report(entry: dict[str, Any]) -> None:
-            nonlocal before
-            step, seconds = entry["step"], entry["seconds"]
-            parts = (
-                [f"teacher {entry['teacher']} of {entry['teachers']}"] if "teacher" in entry else []
-            )
-            parts.append(f"loss {entry['loss_nats'] / math.log(2):.4f} bits")
-            if "validation_bits" in entry:
-                parts.append(f"Validation {entry['validation_bits']:.4f} bits")
-            if entry["best_bits"] is not None:
-                left = entry.get("validation_bits", 0.0) > entry["best_bits"]
-                parts.append(f"best {entry['best_bits']:.4f}{' and rising since' if left else ''}")
-            if before and step > before[0] and seconds > before[1]:
-                rate = (step - before[0]) / (seconds - before[1])
-                parts.append(f"{rate:.1f} steps/s")
-                if not sys.stderr.isatty():  # the bar of a terminal says it itself
-                    parts.append(f"{timedelta(seconds=round((entry['steps'] - step) / rate))} left")
-            before = step, seconds
-            progress(step, entry["steps"], ", ".join(parts))
-
-        yield report

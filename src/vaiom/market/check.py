@@ -7,7 +7,7 @@ never as an error. Each kind of check has its file: `findings`, `hidden_bars`, `
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -62,6 +62,11 @@ class AssetQuality:
     findings: Annotated[tuple[Finding, ...], Stored(None)]
     """By severity. In JSON, `QualityReport` lists those of all assets together."""
 
+    @property
+    def problems(self) -> str:
+        """A line about the errors and warnings; empty if there are none."""
+        return describe_problems(self.symbol, self.findings)
+
 
 @dataclass(frozen=True, kw_only=True)
 class QualityReport:
@@ -89,6 +94,19 @@ class QualityReport:
 
 def _by_severity(found: list[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda each: list(Severity).index(each.severity)))
+
+
+def describe_problems(
+    symbol: str, findings: Sequence[Finding], repairs: Mapping[str, int] | None = None
+) -> str:
+    """A line about errors, warnings and what an import repaired; empty if there are none."""
+    problems = [f"{each.kind} {each.count:,}" for each in findings if each.severity != "info"]
+    for name, count in (repairs or {}).items():
+        if count:
+            problems.append(f"{name.replace('_', ' ')} {count:,}")
+    if not problems:
+        return ""
+    return f"{symbol}: quality: {', '.join(problems)} (`vaiom data check` says more)"
 
 
 def check_folder(folder: Path, progress: Progress | None = None) -> QualityReport:

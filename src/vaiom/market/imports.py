@@ -16,7 +16,14 @@ from typing import Any
 import polars as pl
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.files import Progress, staging_folder, write_json
+from vaiom.files import (
+    Progress,
+    ensure_folder,
+    read_json,
+    sha256_file,
+    staging_folder,
+    write_json,
+)
 from vaiom.market import folder
 from vaiom.market.folder import infer_timeframe, require_calendar, require_ordered
 from vaiom.market.formats.read import FORMATS, read_source
@@ -70,6 +77,41 @@ def import_files(
         else:
             staged.rename(out)
     return {"symbols": entries}
+
+
+def gather_files(
+    files: Sequence[Path],
+    out: Path,
+    *,
+    symbol: str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """The bar folder of these files for a job in `out`: imported there, or theirs if they are one.
+
+    `out` remembers the files' checksums, so that a job that goes on is refused other files.
+    """
+    listed = list_files(files)
+    is_folder = len(files) == 1 and all(
+        file.parent == files[0] and folder.holds_bars(file) for file in listed
+    )
+    bars = files[0] if is_folder else out / "bars"
+    record = out / "files.json"
+    hashes = {str(file.resolve()): sha256_file(file) for file in listed}
+    if record.exists():
+        if read_json(record) != hashes:
+            raise ConfigError(
+                "another run was started here",
+                where=out,
+                expected="the files that it had",
+                fix="choose another --out, or remove that one",
+            )
+        return bars
+    if not is_folder:
+        import_files(
+            files, bars, symbol=symbol, utc=True, repair=True, replace=True, progress=progress
+        )
+    write_json(ensure_folder(out) / record.name, hashes)
+    return bars
 
 
 def read_files(
