@@ -18,7 +18,8 @@ from vaiom.baselines.counts import Frequency, Markov
 from vaiom.cli.console import show
 from vaiom.corpus.build import corpus_in_memory
 from vaiom.corpus.splits import TRAIN, VALIDATION
-from vaiom.corpus.store import DEFAULT_CONTEXT, Corpus
+from vaiom.corpus.store import Corpus
+from vaiom.corpus.targets import DEFAULT_CONTEXT
 from vaiom.evaluation.inference import asset_months, standard_error
 from vaiom.evaluation.scores import losses_of
 from vaiom.features.fields import CONT_FIELDS

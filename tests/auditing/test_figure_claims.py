@@ -23,7 +23,6 @@ from vaiom.corpus import targets as horizons
 from vaiom.corpus.build import CorpusConfig, corpus_in_memory
 from vaiom.corpus.splits import VALIDATION
 from vaiom.corpus.store import Corpus, open_corpus
-from vaiom.corpus.targets import at_horizon
 from vaiom.distribution.dependence import Dependence
 from vaiom.evaluation.scores import ScoredEvents, find_rows, read_events
 from vaiom.market.folder import read_bars
@@ -416,26 +415,26 @@ def few(finished: Path, corpus: Corpus) -> Corpus:
 def test_a_target_is_the_next_bars_and_its_scale_sees_none(
     corpus: Corpus, few: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = at_horizon(corpus, 4)
+    view = corpus.with_target(4)
     for seen, changed in ((corpus, 200), (few, math.ceil((800 - 4) / 9))):
         proof = Proof(claim=figures.prove_horizons)
-        figures._prove_targets(proof, at_horizon(seen, view.at), 3)
+        figures._prove_targets(proof, seen.with_target(view.target().fit), 3)
         assert (proof.findings, proof.count) == ([], changed + len(seen))
     bars, scale = (
         "4 bars: targets of other bars than the next",
         "4 bars: a scale that sees its target",
     )
     of_returns: Any = lambda self, columns, assets: 1 + np.abs(np.nan_to_num(columns["log_ret"]))  # noqa: E731
-    true_sum = horizons.next_sum
-    too_far: Any = lambda seen, number: true_sum(seen, number + 1)  # noqa: E731
-    too_near: Any = lambda seen, number: true_sum(seen, number - 1)  # noqa: E731
+    true_sum = horizons.sum_of_next
+    too_far: Any = lambda *seen: true_sum(*seen[:2], seen[2] + 1)  # noqa: E731
+    too_near: Any = lambda *seen: true_sum(*seen[:2], seen[2] - 1)  # noqa: E731
     for place, name, wrong, says in (
-        (horizons.Horizon, "scale", of_returns, [scale]),
-        (horizons, "next_sum", too_far, [bars]),
-        (horizons, "next_sum", too_near, [bars]),
+        (horizons.TargetFit, "scale", of_returns, [scale]),
+        (horizons, "sum_of_next", too_far, [bars]),
+        (horizons, "sum_of_next", too_near, [bars]),
     ):
         proof = Proof(claim=figures.prove_horizons)
         with monkeypatch.context() as patch:
             patch.setattr(place, name, wrong)
-            figures._prove_targets(proof, at_horizon(corpus, view.at), 3)
+            figures._prove_targets(proof, corpus.with_target(view.target().fit), 3)
         assert proof.findings == says

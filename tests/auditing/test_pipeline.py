@@ -23,7 +23,6 @@ from vaiom.baselines.base import baseline
 from vaiom.baselines.store import fit_or_load
 from vaiom.corpus.build import CorpusConfig
 from vaiom.corpus.store import Corpus, open_corpus, under_splits
-from vaiom.corpus.targets import at_horizon
 from vaiom.features.fields import CONT_FIELDS, EXTRA_FIELDS
 from vaiom.files import sha256_of
 from vaiom.market.folder import read_bars
@@ -246,7 +245,7 @@ def test_rounding_is_measured_on_a_stretch_where_rows_share_a_pass(
 
 def test_rounding_of_heads_is_that_of_what_they_answer(finished: Path, corpus: Corpus) -> None:
     """They read hidden states, in FP32 alone."""
-    run, view = audited(finished), at_horizon(corpus, 4)
+    run, view = audited(finished), corpus.with_target(4)
     weights = np.random.default_rng(1).normal(size=(run.checkpoint.config.width, 16))
 
     def probs(hidden: np.ndarray, inputs: np.ndarray, bars: int) -> np.ndarray:

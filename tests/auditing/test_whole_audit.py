@@ -18,7 +18,8 @@ from vaiom.auditing.audit import audit_path, hashes_of
 from vaiom.auditing.pipeline import widest_model
 from vaiom.auditing.proof import NOT_RUN, AuditConfig, Claim, Proof
 from vaiom.codec import to_json
-from vaiom.corpus.store import DEFAULT_CONTEXT, Corpus, open_corpus
+from vaiom.corpus.store import Corpus, open_corpus
+from vaiom.corpus.targets import DEFAULT_CONTEXT
 from vaiom.distribution.dependence import Dependence
 from vaiom.errors import DataError
 from vaiom.files import sha256_file, write_json

@@ -23,7 +23,6 @@ from vaiom.baselines.lightgbm import (
     split_holdout,
 )
 from vaiom.corpus.store import Corpus
-from vaiom.corpus.targets import at_horizon
 from vaiom.errors import DataError
 from vaiom.evaluation.scores import event_bits
 
@@ -117,7 +116,7 @@ def test_the_holdout_score_is_that_of_the_kept_trees(corpus: Corpus) -> None:
 
 def test_of_sums_that_overlap_the_latest_are_held_out(corpus: Corpus) -> None:
     """A random event shares bars with its neighbours: trees that know those would not stop."""
-    view = at_horizon(corpus, 8)
+    view = corpus.with_target(8)
     train = view.endpoints("train")
     model = small("lightgbm").fit(view, train)
     by_time = dataclasses.replace(FEW_TREES, chronological=True)

@@ -20,7 +20,6 @@ from vaiom.baselines.counts import Frequency
 from vaiom.baselines.store import FITS_FOLDER, fit_or_load, load_losses, save_losses
 from vaiom.cli.main import main
 from vaiom.corpus.store import Corpus
-from vaiom.corpus.targets import at_horizon
 from vaiom.errors import DataError
 from vaiom.files import canonical_json, sha256_of
 
@@ -152,15 +151,15 @@ def test_a_fit_is_made_once_and_again_for_other_events(corpus: Corpus, tmp_path:
     assert Counted.fits == 2
     assert len(list((tmp_path / FITS_FOLDER).iterdir())) == 2
     assert (
-        len({each.sha256 for each in (corpus, at_horizon(corpus, 4), at_horizon(corpus, 8))}) == 3
+        len({each.sha256 for each in (corpus, corpus.with_target(4), corpus.with_target(8))}) == 3
     )
     # Sums of bars are fitted by a newer rule than one bar; who learns bars has one fit for all
     # sums.
-    fit_or_load(Counted(), at_horizon(corpus, 4), 512, tmp_path)
+    fit_or_load(Counted(), corpus.with_target(4), 512, tmp_path)
     keys = [json.loads(file.read_text()) for file in (tmp_path / FITS_FOLDER).glob("*/key.json")]
     assert sorted(key["fit_version"] for key in keys) == [1, 1, 2]
     Counted.fits_bars = True
-    fit_or_load(Counted(), at_horizon(corpus, 8), 512, tmp_path)
+    fit_or_load(Counted(), corpus.with_target(8), 512, tmp_path)
     assert Counted.fits == 3
 
 

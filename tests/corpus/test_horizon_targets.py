@@ -20,13 +20,11 @@ from vaiom.corpus.build import CorpusConfig, corpus_in_memory
 from vaiom.corpus.splits import NO_TARGET_CODE, TRAIN, SplitConfig
 from vaiom.corpus.store import Corpus
 from vaiom.corpus.targets import (
-    Horizon,
-    HorizonCorpus,
-    at_horizon,
-    fit_horizon,
-    next_sum,
-    of_next_bar,
+    TargetFit,
+    fit_of_next_bar,
+    fit_target,
     slots_of_week,
+    sum_of_next,
     usual_sizes,
 )
 from vaiom.corpus.tokenizer import INTERIOR_QUANTILES, bucket_of
@@ -53,16 +51,16 @@ def corpus() -> Corpus:
 
 
 @cache
-def view() -> HorizonCorpus:
-    return at_horizon(corpus(), BARS)
+def view() -> Corpus:
+    return corpus().with_target(BARS)
 
 
-def changed(row: int, **columns: float) -> HorizonCorpus:
+def changed(row: int, **columns: float) -> Corpus:
     """The corpus with other values in one row, seen with the same fit."""
     new = {name: np.array(corpus().columns[name]) for name in columns}
     for name, value in columns.items():
         new[name][row] = value
-    return at_horizon(replace(corpus(), columns={**corpus().columns, **new}), view().at)
+    return replace(view(), columns={**corpus().columns, **new})
 
 
 @given(st.integers(0, 3_399), st.sampled_from([0.5, np.nan]))
@@ -75,7 +73,7 @@ def test_a_target_is_made_of_exactly_the_next_bars(row: int, value: float) -> No
     inside = np.arange(max(row - BARS, asset.start), row)
     assert set(np.flatnonzero(differs)) <= set(inside)
     assert set(inside) <= set(np.flatnonzero(differs | np.isnan(view().log_ret_next)))
-    np.testing.assert_array_equal(other.sigma20, view().sigma20)
+    np.testing.assert_array_equal(other.target_scale, view().target_scale)
 
 
 def test_it_is_the_log_of_the_prices_ratio_and_needs_every_price() -> None:
@@ -85,8 +83,8 @@ def test_it_is_the_log_of_the_prices_ratio_and_needs_every_price() -> None:
     assert np.isnan(sums[own][-BARS:]).all()
     # A missing close takes its own bar and the next one; an absurd one leaves two absurd returns.
     for lost in (300, 900, 600):
-        assert np.isnan(sums[lost - BARS : lost + 1]).all()
-        assert np.isfinite(sums[lost + 1])
+        assert not view().target().known[lost - BARS : lost + 1].any()
+        assert view().target().known[lost + 1]
         assert not view().valid_base[lost - BARS : lost + 1].any()
 
 
@@ -117,8 +115,8 @@ def test_nothing_outside_train_is_fitted_on() -> None:
     columns = {name: np.array(corpus().columns[name]) for name in ("log_ret", "sigma20")}
     for column in columns.values():
         column[later] *= 7
-    again = fit_horizon(replace(corpus(), columns={**corpus().columns, **columns}), BARS)
-    assert to_json(again) == to_json(view().at)
+    again = fit_target(replace(corpus(), columns={**corpus().columns, **columns}), BARS)
+    assert to_json(again) == to_json(view().target().fit)
 
 
 def test_the_buckets_inside_the_tails_hold_their_shares_of_train() -> None:
@@ -136,37 +134,37 @@ def test_the_scale_knows_the_hours_that_come() -> None:
     """
     hours = corpus().columns["timestamp"] % 86_400 // 3_600
     loud = np.where(hours == 12, 6.0, 1.0) * corpus().columns["log_ret"]
-    at = at_horizon(replace(corpus(), columns={**corpus().columns, "log_ret": loud}), BARS).at
-    by_hour = at.slot_scale[1].reshape(7, 24).mean(axis=0)
+    louder = replace(corpus(), columns={**corpus().columns, "log_ret": loud})
+    by_hour = fit_target(louder, BARS).slot_scale[1].reshape(7, 24).mean(axis=0)
     assert by_hour[12 - BARS : 12].min() > by_hour[12:].max()
 
 
 def test_a_fit_is_stored_and_read_back_to_the_bit() -> None:
-    fit = view().at
-    again = from_json(Horizon, to_json(fit))
+    fit = view().target().fit
+    again = from_json(TargetFit, to_json(fit))
     assert to_json(again) == to_json(fit)
     np.testing.assert_array_equal(
-        again.scale(corpus().columns, corpus().meta[:, 0]), view().sigma20
+        again.scale(corpus().columns, corpus().meta[:, 0]), view().target_scale
     )
 
 
 def test_one_bar_is_a_horizon_too() -> None:
-    one = of_next_bar(corpus().tokenizer)
+    one = fit_of_next_bar(corpus().tokenizer)
     np.testing.assert_array_equal(
         one.scale(corpus().columns, corpus().meta[:, 0]), corpus().sigma20
     )
     assert one.zero_share[1:] == corpus().tokenizer.zero_share
 
 
-@pytest.mark.parametrize("bars", [-1, 0, 1, 1_001])
+@pytest.mark.parametrize("bars", [-1, 0, 1_001])
 def test_what_is_no_horizon(bars: int) -> None:
     with pytest.raises(ConfigError, match="not a horizon"):
-        fit_horizon(corpus(), bars)
+        fit_target(corpus(), bars)
 
 
 def test_a_horizon_longer_than_train() -> None:
     with pytest.raises(DataError, match="Train holds no event of 1000 bars"):
-        fit_horizon(corpus(), 1_000)
+        fit_target(corpus(), 1_000)
 
 
 def test_usual_sizes_are_means_shrunk_twice() -> None:
@@ -190,11 +188,11 @@ def test_a_fit_is_that_of_the_train_sums() -> None:
     log_ret = np.array(corpus().columns["log_ret"])
     log_ret[100:140] = 0.0
     flat = replace(corpus(), columns={**corpus().columns, "log_ret": log_ret})
-    fit, seen = fit_horizon(flat, BARS), at_horizon(flat, BARS)
+    fit, seen = fit_target(flat, BARS), flat.with_target(BARS)
     assert slots_of_week(flat) == 168
     assert (fit.bars, fit.timeframe) == (BARS, "1h")
     train = (seen.split_codes == flat.splits.code(TRAIN)) & ~flat.mask_any & (flat.sigma20 > 0)
-    train &= np.isfinite(seen.log_ret_next)
+    train &= seen.target().known
     shares = [
         float((seen.log_ret_next[train & (flat.meta[:, 0] == asset)] == 0).mean())
         for asset in (1, 2)
@@ -214,29 +212,30 @@ def test_a_fit_is_that_of_the_train_sums() -> None:
     np.testing.assert_allclose(fit.edges[5:12], inner)
     np.testing.assert_array_equal(seen.target_return[events], bucket_of(fit.edges, z))
     np.testing.assert_allclose(
-        seen.sigma20[events], flat.sigma20[events] * np.sqrt(BARS) * fit.slot_scale[assets, slots]
+        seen.target_scale[events],
+        flat.sigma20[events] * np.sqrt(BARS) * fit.slot_scale[assets, slots],
     )
 
 
 def test_a_corpus_at_a_horizon_says_what_it_is() -> None:
     seen = view()
     assert (seen.horizon, corpus().horizon) == (BARS, 1)
-    assert seen.bars is corpus()
-    assert corpus().bars is corpus()
-    assert seen.return_shape is seen.at.shape
-    np.testing.assert_array_equal(seen.edges["return"], seen.at.edges)
+    assert corpus().target().horizon == corpus().target(1).horizon == 1
+    assert seen.with_target(1).target_return.tolist() == corpus().target_return.tolist()
+    assert seen.return_shape is seen.target().shape
+    np.testing.assert_array_equal(seen.edges["return"], seen.target().edges)
     np.testing.assert_array_equal(seen.edges["gap"], corpus().edges["gap"])
     assert not seen.target_return[seen.target_bad].any()
     assert np.isnat(seen.target_timestamps[1_700 - BARS : 1_700]).all()
     assert seen.target_timestamps[0] == corpus().timestamps[BARS]
     # A sum that is all but nothing is a price that came back.
     tiny = replace(corpus(), columns={**corpus().columns, "log_ret": np.full(3_400, 1e-11)})
-    assert not np.nan_to_num(next_sum(tiny, BARS)).any()
-    assert np.nan_to_num(next_sum(tiny, 30)).any()
+    assert not np.nan_to_num(sum_of_next(tiny.columns, tiny.asset_slices, BARS)).any()
+    assert np.nan_to_num(sum_of_next(tiny.columns, tiny.asset_slices, 30)).any()
 
 
 def test_the_next_bar_is_a_horizon_with_the_tokenizers_fit() -> None:
-    one, tokenizer = of_next_bar(corpus().tokenizer), corpus().tokenizer
+    one, tokenizer = fit_of_next_bar(corpus().tokenizer), corpus().tokenizer
     assert (one.bars, one.timeframe) == (1, "1h")
     assert one.zero_share[0] == pytest.approx(np.mean(tokenizer.zero_share))
     assert one.slot_scale.shape == (3, 168)
@@ -245,16 +244,16 @@ def test_the_next_bar_is_a_horizon_with_the_tokenizers_fit() -> None:
 
 
 def test_a_horizon_without_sense_is_refused() -> None:
-    fit = view().at
+    fit = view().target().fit
     zero = fit.slot_scale * (np.arange(168) > 0)
     for words, change in (
         ("16 return buckets", {"edges": fit.edges[:-1]}),
         ("16 return buckets", {"edges": np.sort(fit.edges)[::-1]}),
         ("each asset and slot", {"slot_scale": fit.slot_scale[:, 1:]}),
         ("each asset and slot", {"zero_share": fit.zero_share[1:]}),
-        ("without sense", {"bars": 0}),
-        ("without sense", {"slot_scale": zero}),
-        ("without sense", {"slot_scale": fit.slot_scale + np.inf}),
+        ("one bar or more", {"bars": 0}),
+        ("positive and finite", {"slot_scale": zero}),
+        ("positive and finite", {"slot_scale": fit.slot_scale + np.inf}),
     ):
         with pytest.raises(ValueError, match=words):
             replace(fit, **change)
@@ -269,7 +268,7 @@ def test_the_hash_knows_the_horizon() -> None:
 
     hashes = [
         named(corpus()).sha256,
-        *(at_horizon(named(corpus()), bars).sha256 for bars in (4, BARS, view().at)),
+        *(named(corpus()).with_target(bars).sha256 for bars in (4, BARS, view().target().fit)),
     ]
     assert len(set(hashes)) == 3
     assert hashes[2] == hashes[3]
@@ -279,4 +278,4 @@ def test_slots_are_those_of_the_timeframe() -> None:
     bars = {"EURUSD": random_bars(900, step=timedelta(hours=4), start=datetime(2023, 8, 1))}
     coarse = corpus_in_memory(bars, CorpusConfig(splits=SPLITS))
     assert slots_of_week(coarse) == 42
-    assert fit_horizon(coarse, 2).slot_scale.shape == (2, 42)
+    assert fit_target(coarse, 2).slot_scale.shape == (2, 42)

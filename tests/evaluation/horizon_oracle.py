@@ -16,7 +16,6 @@ import numpy as np
 
 from vaiom.codec import from_json
 from vaiom.corpus.store import Corpus
-from vaiom.corpus.targets import at_horizon
 from vaiom.evaluation.horizons import judge_horizons
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import MODEL, event_bits
@@ -63,7 +62,7 @@ class HorizonOracle:
             for part in np.split(chosen, range(_ROWS_AT_ONCE, len(chosen), _ROWS_AT_ONCE)):
                 own = rows[part].astype(np.int64)
                 sums = self._futures(symbol, own - inside.start, corpus.horizon, rng)
-                places = np.searchsorted(edges[1:-1], sums / corpus.sigma20[own][:, None])
+                places = np.searchsorted(edges[1:-1], sums / corpus.target_scale[own][:, None])
                 np.add.at(counts, (part[:, None], places), 1.0)
         return counts / counts.sum(axis=1, keepdims=True)
 
@@ -115,7 +114,7 @@ def compare_horizons(
     for score, events, own in judge_horizons(model, horizons, corpus, "validation"):
         fit = next(fit for fit in horizons.fitted.fits if fit.bars == score.bars)
         some = np.unique(np.linspace(0, len(own) - 1, most).astype(np.int64))
-        view, rows, buckets = at_horizon(corpus, fit), own[some], events.buckets[some]
+        view, rows, buckets = corpus.with_target(fit), own[some], events.buckets[some]
         halves = [HorizonOracle.load(bars, seed).predict_proba(view, rows) for seed in (17, 29)]
         apart = float(np.mean([event_bits(half, buckets).mean() for half in halves]))
         together = float(event_bits(np.mean(halves, axis=0), buckets).mean())

@@ -20,7 +20,6 @@ from vaiom.cli.main import main
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.splits import SplitConfig
 from vaiom.corpus.store import Corpus, open_corpus
-from vaiom.corpus.targets import at_horizon
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import SampleSize, caveats_of, evaluate_run
 from vaiom.evaluation.ledger import LEDGER_NAME, ledger_heads, model_looks
@@ -463,7 +462,7 @@ def test_baselines_are_all_that_can_be_fitted_here_or_those_that_are_named(
         monkeypatch, capsys, *words, place / "one", "--only", " markov", "--horizon", 4, "--json"
     )
     assert "left out" not in named.err
-    corpus = at_horizon(open_corpus(place / "corpus"), 4)
+    corpus = open_corpus(place / "corpus").with_target(4)
     rows = corpus.endpoints("validation", 16)
     expected = Markov().fit(corpus, corpus.endpoints("train", 16)).predict_proba(corpus, rows)
     answer = json.loads(named.out)

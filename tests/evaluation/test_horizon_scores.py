@@ -30,7 +30,7 @@ from vaiom.corpus import targets as events_horizons
 from vaiom.corpus.build import CorpusConfig, corpus_in_memory
 from vaiom.corpus.splits import SplitConfig
 from vaiom.corpus.store import Corpus, open_corpus
-from vaiom.corpus.targets import at_horizon, fit_horizon, next_sum
+from vaiom.corpus.targets import fit_target, sum_of_next
 from vaiom.distribution.buckets import ReturnDistributions
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import Evaluation, evaluate_run
@@ -75,7 +75,7 @@ def test_bits_follow_from_the_events_and_the_look_is_one(judged: tuple[Path, Pat
     run, corpus = judged
     [score] = Evaluation.read(run, "test-h1").horizons or []
     assert events_name("test-h1", BARS) == "test-h1-4-bars"
-    events, view = read_events(run, "test-h1-4-bars"), at_horizon(open_corpus(corpus), BARS)
+    events, view = read_events(run, "test-h1-4-bars"), open_corpus(corpus).with_target(BARS)
     assert score.bars == BARS
     assert score.num_events == len(events) == len(view.endpoints("test-h1", 16))
     assert list(score.bits) == ["model", "frequency", "hour_of_week", "root_of_time"]
@@ -118,7 +118,7 @@ def test_an_audit_makes_it_again_and_finds_a_better_loss(
     assert prove_horizons(audited).verdict == FAILED
     # A little better, forecasts and figures with them: less than any figure shows.
     assert events.probs is not None
-    view = at_horizon(corpus, BARS)
+    view = corpus.with_target(BARS)
     rows = view.endpoints("test-h1", 16)
     hits = np.eye(16)[events.buckets.astype(int) - 1]
     probs = events.probs * 2 ** (3e-4 * hits)
@@ -171,7 +171,7 @@ def test_an_audit_makes_it_again_and_finds_a_better_loss(
     heads.save(Run(run).horizons)
     # Targets that begin a bar too late.
     monkeypatch.setattr(
-        events_horizons, "next_sum", lambda corpus, bars: np.roll(next_sum(corpus, bars), -1)
+        events_horizons, "sum_of_next", lambda *args: np.roll(sum_of_next(*args), -1)
     )
     assert any(
         "targets of other bars than the next" in finding
@@ -187,13 +187,13 @@ def test_every_figure_of_a_horizon_equals_a_plain_loop(tiny: TinyRuns) -> None:
     def made_up(seen: np.ndarray, inputs: Any, bars: int) -> np.ndarray:
         return np.random.default_rng(bars).dirichlet(np.arange(1, 17) % 9 + 1.0, len(seen))
 
-    fits = [fit_horizon(corpus, bars) for bars in (2, 300, 4)]
+    fits = [fit_target(corpus, bars) for bars in (2, 300, 4)]
     horizons: Any = SimpleNamespace(fitted=SimpleNamespace(fits=fits), probs=made_up)
     found = list(judge_horizons(model, horizons, corpus, split))
     assert [score.bars for score, _, _ in found] == [2, 4]
     before: dict[int, float] = {}
     for score, events, rows in found:
-        view = at_horizon(corpus, score.bars)
+        view = corpus.with_target(score.bars)
         np.testing.assert_array_equal(rows, view.endpoints(split, 16))
         np.testing.assert_array_equal(events.probs, made_up(rows, None, score.bars))
         np.testing.assert_allclose(
@@ -208,7 +208,7 @@ def test_every_figure_of_a_horizon_equals_a_plain_loop(tiny: TinyRuns) -> None:
         direct, along, wider, scaled = [], [], [], []
         for row, probs in zip(rows.tolist(), events.probs, strict=True):
             own = ReturnDistributions(
-                probs=probs[None], sigma=view.sigma20[[row]], shape=view.return_shape
+                probs=probs[None], sigma=view.target_scale[[row]], shape=view.return_shape
             )
             low, high = own.interval(0.9)
             if score.bars == 2:
@@ -235,7 +235,7 @@ def test_every_figure_of_a_horizon_equals_a_plain_loop(tiny: TinyRuns) -> None:
 def test_horizons_of_the_sealed_split_need_its_name(tiny: TinyRuns) -> None:
     corpus, model = open_corpus(tiny.corpus), ModelPredictor.load(Run(tiny.runs[0]).best, "cpu")
     fitted, even = (
-        SimpleNamespace(fits=[fit_horizon(corpus, 2)]),
+        SimpleNamespace(fits=[fit_target(corpus, 2)]),
         lambda seen, *_: np.full((len(seen), 16), 1 / 16),
     )
     horizons: Any = SimpleNamespace(fitted=fitted, probs=even)
@@ -247,7 +247,7 @@ def test_horizons_of_the_sealed_split_need_its_name(tiny: TinyRuns) -> None:
 
 def test_root_of_time_is_the_scaled_distribution(tiny: TinyRuns) -> None:
     corpus = open_corpus(tiny.corpus)
-    view = at_horizon(corpus, BARS)
+    view = corpus.with_target(BARS)
     rows = view.endpoints("validation", 16)[:3]
     one = np.random.default_rng(0).dirichlet(np.ones(16), len(rows))
     found = root_of_time(view, rows, one)
@@ -256,8 +256,8 @@ def test_root_of_time_is_the_scaled_distribution(tiny: TinyRuns) -> None:
             probs=own[None], sigma=corpus.sigma20[[row]], shape=corpus.return_shape
         )
         below = [
-            float(dist.cdf(np.array([edge * view.sigma20[row] / 2]))[0])
-            for edge in view.at.edges[1:-1]
+            float(dist.cdf(np.array([edge * view.target_scale[row] / 2]))[0])
+            for edge in view.edges["return"][1:-1]
         ]
         np.testing.assert_allclose(probs, np.diff([0, *below, 1]), atol=1e-12)
 
@@ -307,7 +307,7 @@ def test_a_garch_that_knows_the_clock(simulated: tuple[Path, Corpus]) -> None:
     plain, seasonal = (
         kind().fit(corpus, corpus.endpoints("train")) for kind in (GarchT, GarchTSeasonal)
     )
-    for seen in (corpus, at_horizon(corpus, BARS)):
+    for seen in (corpus, corpus.with_target(BARS)):
         rows = seen.endpoints("validation")
         assert bits_of(seasonal, seen, rows).mean() < bits_of(plain, seen, rows).mean() - 0.02
 
@@ -321,7 +321,7 @@ def test_the_simulated_oracle_is_the_exact_one_at_one_bar(simulated: tuple[Path,
 
 
 def test_the_oracle_at_a_horizon_beats_frequency(simulated: tuple[Path, Corpus]) -> None:
-    view = at_horizon(simulated[1], 8)
+    view = simulated[1].with_target(8)
     rows = view.endpoints("validation")[::3]
     frequency = Frequency().fit(view, view.endpoints("train"))
     gain = bits_of(frequency, view, rows) - bits_of(HorizonOracle.load(simulated[0]), view, rows)
@@ -355,7 +355,7 @@ class Audited:
             json.loads(self.file.read_text()),
         )
         self.heads = load_horizons(self.run.files.horizons, self.run.checkpoint)
-        self.view = at_horizon(self.corpus, self.heads.fitted.fits[0])
+        self.view = self.corpus.with_target(self.heads.fitted.fits[0])
 
     def proof(
         self, horizons: Any = None, fitted: dict[str, Any] | None = None, **changes: Any
@@ -504,14 +504,14 @@ def test_baselines_of_horizons_without_a_fit_are_named(examined: Audited) -> Non
 def test_horizons_are_fitted_on_train_alone(
     examined: Audited, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, fit, wrong = [], audit_figures.fit_horizon, 0.0
+    seen, fit, wrong = [], audit_figures.fit_target, 0.0
 
     def fitted(corpus: Corpus, bars: int) -> Any:
         seen.append(corpus)
         found = fit(corpus, bars)
         return replace(found, zero_share=tuple(share + wrong for share in found.zero_share))
 
-    monkeypatch.setattr(audit_figures, "fit_horizon", fitted)
+    monkeypatch.setattr(audit_figures, "fit_target", fitted)
     assert examined.proof().findings == []
     wrong = 1e-9
     assert examined.proof().findings == ["4 bars: Train fits other buckets, shape or scale"]

@@ -140,7 +140,6 @@ def test_heads_belong_to_the_selected_model_alone(further: TinyRun, tmp_path: Pa
 
 def test_forecasts_are_the_buckets_that_were_learned(further: TinyRun) -> None:
     """Train shares of the buckets are what heads say on average, and Validation is not far."""
-    from vaiom.corpus.targets import at_horizon
     from vaiom.training.horizons import HorizonHeads
     from vaiom.training.windows import hidden_states
 
@@ -149,7 +148,7 @@ def test_forecasts_are_the_buckets_that_were_learned(further: TinyRun) -> None:
     heads = HorizonHeads(checkpoint.config, len(HORIZONS))
     heads.load_state_dict({name: torch.tensor(array) for name, array in horizons.tensors.items()})
     for fit in horizons.fitted.fits:
-        view = at_horizon(further.corpus, fit)
+        view = further.corpus.with_target(fit)
         rows = view.endpoints("train", checkpoint.config.history)
         hidden = hidden_states(checkpoint.model, further.corpus, rows, torch.device("cpu"))
         inputs = further.corpus.inputs(checkpoint.config)[rows]

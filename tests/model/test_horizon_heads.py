@@ -14,7 +14,7 @@ from test_checkpoint import PROVENANCE, TOKENIZER, header_of, model_of
 from torch.nn.functional import gelu, linear
 
 from vaiom.codec import to_json
-from vaiom.corpus.targets import of_next_bar
+from vaiom.corpus.targets import fit_of_next_bar
 from vaiom.errors import CheckpointError, ConfigError
 from vaiom.model import horizons
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -35,7 +35,7 @@ def heads_of(card: Checkpoint) -> Horizons:
     tensors = {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
     tensors["spread"] = rng.uniform(0.5, 2, fields).astype(np.float32)
     tensors["spread"][2] = LEAST_SPREAD  # a field that Train has but one value of
-    fits = tuple(replace(of_next_bar(TOKENIZER), bars=bars) for bars in (4, 8))
+    fits = tuple(replace(fit_of_next_bar(TOKENIZER), bars=bars) for bars in (4, 8))
     about = {
         "checkpoint_sha256": card.sha256,
         "corpus_sha256": "c0",

@@ -13,7 +13,6 @@ from tiny_runs import CPU, TINY
 
 from vaiom.corpus.splits import TRAIN, VALIDATION
 from vaiom.corpus.store import Corpus
-from vaiom.corpus.targets import at_horizon
 from vaiom.errors import DataError
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
 from vaiom.run import Run
@@ -36,7 +35,7 @@ class Plain:
     """Inputs, hidden states and classes of a split, and a network of two layers over them."""
 
     def __init__(self, checkpoint: Checkpoint, corpus: Corpus, split: str) -> None:
-        views = [at_horizon(corpus, bars) for bars in (2, 3)]
+        views = [corpus.with_target(bars) for bars in (2, 3)]
         history = checkpoint.config.history
         own = [set(view.endpoints(split, history).tolist()) for view in views]
         rows = np.array(sorted(own[0] | own[1]))

@@ -184,7 +184,7 @@ def test_a_draw_depends_on_the_seed_and_the_step_alone(corpus: Corpus) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Careless(SplitConfig):
-    """Puts one row in the middle of Train into another split."""
+    """Puts the bar of one row in the middle of Train into another split."""
 
     row: int
 
@@ -196,7 +196,7 @@ class _Careless(SplitConfig):
 
 def test_a_train_window_that_touches_another_split_is_refused(corpus: Corpus) -> None:
     endpoints = corpus.endpoints(TRAIN, CONTEXT)
-    careless = _Careless(**vars(SPLITS), row=int(endpoints[50]))
+    careless = _Careless(**vars(SPLITS), row=int(endpoints[50]) + 1)
     with pytest.raises(DataError, match="target outside Train") as caught:
         train_sampler(replace(corpus, splits=careless), CONTEXT, 17, 8)
     assert str(corpus.timestamps[endpoints[51]]) in str(caught.value)

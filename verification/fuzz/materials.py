@@ -17,7 +17,7 @@ from vaiom.baselines.store import save_losses
 from vaiom.codec import to_json
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.pack import pack
-from vaiom.corpus.targets import of_next_bar
+from vaiom.corpus.targets import fit_of_next_bar
 from vaiom.distribution.dependence import Dependence
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.scores import event_bits, read_events
@@ -77,7 +77,7 @@ def _write_beside(run: Path) -> None:
         corpus_sha256="",
         seed=0,
         validation_bits={"4": 3.2},
-        fits=(replace(of_next_bar(checkpoint.tokenizer), bars=4),),
+        fits=(replace(fit_of_next_bar(checkpoint.tokenizer), bars=4),),
     )
     Horizons(
         fitted=fitted, tensors=arrays_of(HorizonHeads(checkpoint.config, 1).state_dict())

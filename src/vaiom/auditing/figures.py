@@ -24,7 +24,7 @@ from vaiom.baselines.base import Floats, Rows
 from vaiom.codec import from_json, to_json
 from vaiom.corpus.splits import SEALED, VALIDATION
 from vaiom.corpus.store import Corpus
-from vaiom.corpus.targets import HorizonCorpus, at_horizon, fit_horizon
+from vaiom.corpus.targets import fit_target
 from vaiom.distribution.dependence import Dependence
 from vaiom.errors import UserError
 from vaiom.evaluation.evaluate import (
@@ -532,10 +532,10 @@ def _scrambled_after(corpus: Corpus, cut: np.datetime64, rng: np.random.Generato
 )
 def prove_horizons(proof: Proof, run: AuditedRun) -> None:
     corpus, horizons = run.corpus, load_horizons(run.files.horizons, run.checkpoint)
-    views = {fit.bars: at_horizon(corpus, fit) for fit in horizons.fitted.fits}
+    views = {fit.bars: corpus.with_target(fit) for fit in horizons.fitted.fits}
     train = _scrambled_after(corpus, _end_of_train(corpus), np.random.default_rng(run.config.seed))
     for horizon, view in views.items():
-        same = to_json(fit_horizon(train, horizon)) == to_json(view.at)
+        same = to_json(fit_target(train, horizon)) == to_json(view.target().fit)
         proof.check(same, f"{horizon} bars: Train fits other buckets, shape or scale")
         _prove_targets(proof, view, run.config.seed)
     evaluations = run.evaluations()
@@ -606,7 +606,7 @@ def prove_horizons(proof: Proof, run: AuditedRun) -> None:
                     proof.notes.append(f"{where}: {name} was not computed again, no fit was found")
 
 
-def _prove_targets(proof: Proof, view: HorizonCorpus, seed: int) -> None:
+def _prove_targets(proof: Proof, view: Corpus, seed: int) -> None:
     """Change returns that are far from each other: only targets that span one may change, and no
     scale may.
     """
@@ -615,7 +615,7 @@ def _prove_targets(proof: Proof, view: HorizonCorpus, seed: int) -> None:
     places = np.sort(np.random.default_rng(seed).permutation(places)[:CHANGED_RETURNS])
     returns = np.array(view.columns["log_ret"])
     returns[places] += 1e-3
-    other = at_horizon(replace(view.base, columns={**view.columns, "log_ret": returns}), view.at)
+    other = replace(view, columns={**view.columns, "log_ret": returns})
     moved = ~np.isclose(other.log_ret_next, view.log_ret_next, rtol=0, atol=1e-9, equal_nan=True)
     spans = np.zeros(size, bool)
     spans[(places[:, None] - np.arange(1, bars + 1)).ravel()] = True
@@ -626,7 +626,7 @@ def _prove_targets(proof: Proof, view: HorizonCorpus, seed: int) -> None:
         len(places),
     )
     proof.check(
-        np.array_equal(other.sigma20, view.sigma20),
+        np.array_equal(other.target_scale, view.target_scale),
         f"{bars} bars: a scale that sees its target",
         size,
     )

@@ -21,7 +21,6 @@ from vaiom.baselines.base import BASELINES, FOR_GPUS, Baseline, Floats, Predicto
 from vaiom.baselines.store import find_fit
 from vaiom.corpus.splits import TRAIN, VALIDATION
 from vaiom.corpus.store import Corpus, under_splits
-from vaiom.corpus.targets import HorizonCorpus
 from vaiom.corpus.tokenizer import Tokenizer
 from vaiom.evaluation.predictor import ModelPredictor, seen_by
 from vaiom.evaluation.scores import class_ids
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Bars = Mapping[str, "pl.DataFrame"]
-Heads = tuple[Horizons, HorizonCorpus]
+Heads = tuple[Horizons, Corpus]
 
 SAMPLED = (
     4_096  # events that are scored again if each needs its own window; all are if rows share a pass

@@ -180,7 +180,7 @@ def _lags(corpus: Corpus, rows: Rows) -> npt.NDArray[np.float32]:
         history = slice(corpus.asset_slices[symbol].start, int(own_rows.max()) + 1)
         columns = {name: corpus.columns[name][history] for name in _HISTORY_COLUMNS}
         with np.errstate(divide="ignore"):
-            unit = 1.0 / corpus.sigma20[history]
+            unit = 1.0 / corpus.target_scale[history]
         unit[~np.isfinite(unit)] = np.nan
         step = step_seconds(corpus.tokenizer.timeframe)
         features = history_features(columns, clean_returns(corpus, history), unit, step)

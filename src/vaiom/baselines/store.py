@@ -15,7 +15,8 @@ from vaiom import __version__, files
 from vaiom.baselines.base import Baseline, Floats
 from vaiom.baselines.base import baseline as named_baseline
 from vaiom.corpus.splits import TRAIN
-from vaiom.corpus.store import DEFAULT_CONTEXT, Corpus
+from vaiom.corpus.store import Corpus
+from vaiom.corpus.targets import DEFAULT_CONTEXT
 from vaiom.errors import DataError
 
 FITS_FOLDER = "fits"
@@ -37,7 +38,7 @@ def fit_or_load(baseline: B, corpus: Corpus, context: int, directory: Path) -> B
     """
     if load_fit(baseline, corpus, context, directory) is not None:
         return baseline
-    learned = corpus.bars if baseline.fits_bars else corpus
+    learned = corpus.with_target(1) if baseline.fits_bars else corpus
     baseline.fit(learned, learned.endpoints(TRAIN, context))
     folder, key = _fit_folder(baseline, corpus, context, directory)
     # Another process may have stored it meanwhile, or be storing it.
@@ -73,7 +74,7 @@ def _fit_folder(
     baseline: Baseline, corpus: Corpus, context: int, directory: Path
 ) -> tuple[Path, dict[str, Any]]:
     """The folder of a fit, and the key that identifies it."""
-    learned = corpus.bars if baseline.fits_bars else corpus
+    learned = corpus.with_target(1) if baseline.fits_bars else corpus
     key = {
         "baseline": baseline.name,
         "corpus_sha256": learned.sha256,

@@ -220,7 +220,7 @@ class GarchTSeasonal(GarchT):
 
     def _returns(self, corpus: Corpus, rows: slice, symbol: str) -> Floats:
         before = np.arange(rows.start, rows.stop - 1)
-        sizes = self._usual_sizes(corpus.bars, before, symbol)[:, 0]
+        sizes = self._usual_sizes(corpus.with_target(1), before, symbol)[:, 0]
         return np.asarray(clean_returns(corpus, rows) / np.concatenate([[1.0], sizes]))
 
     def _usual_sizes(self, corpus: Corpus, rows: Rows, symbol: str) -> Floats:
@@ -307,7 +307,7 @@ def _bounds(corpus: Corpus, rows: Rows) -> Floats:
     """(n, K + 1) edges in log returns; the inner ones of a row without a scale are zero."""
     edges = corpus.edges["return"]
     with np.errstate(invalid="ignore"):
-        return np.where(np.isinf(edges), edges, edges * corpus.sigma20[rows][:, None])
+        return np.where(np.isinf(edges), edges, edges * corpus.target_scale[rows][:, None])
 
 
 def student_buckets(edges: Floats, degrees: float) -> Floats:

@@ -53,7 +53,6 @@ def baselines(
 ) -> Answer:
     """Fit the baselines on Train and score them in bits per event."""
     from vaiom.baselines.base import BASELINES, require_known, usual_baselines
-    from vaiom.corpus.targets import at_horizon
     from vaiom.evaluation.predictor import score_baselines
 
     names = require_known(
@@ -65,7 +64,7 @@ def baselines(
             f"same."
         )
     opened = vaiom.open_corpus(corpus)
-    opened = opened if horizon == 1 else at_horizon(opened, horizon)
+    opened = opened if horizon == 1 else opened.with_target(horizon)
     splits = [split]
     if run:
         from vaiom.model.checkpoint import load_model

@@ -21,10 +21,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.corpus.splits import SEALED, TRAIN, SplitConfig
+from vaiom.codec import to_json
+from vaiom.corpus.splits import TRAIN, SplitConfig
+from vaiom.corpus.targets import (
+    DEFAULT_CONTEXT,
+    Target,
+    TargetFit,
+    fit_of_next_bar,
+    fit_target,
+    shifted,
+)
 from vaiom.corpus.tokenizer import Edges, Tokenizer, bucket_of, fit_on_train
 from vaiom.distribution.buckets import ReturnShape
-from vaiom.errors import ConfigError, DataError
+from vaiom.errors import DataError
 from vaiom.features import fields
 from vaiom.features.calendar import log_waits
 from vaiom.files import BAD_ARRAYS, canonical_json, read_json, sha256_file, sha256_of
@@ -37,7 +46,6 @@ TOKENIZER_NAME = "tokenizer.json"
 STATE_NAME = "state.json"
 LEDGER_NAME = "ledger.jsonl"
 """The record of looks at the test splits; it survives every rebuild of the folder."""
-DEFAULT_CONTEXT = 512
 FEW_TRAIN_EVENTS = 1_000
 """With fewer, an asset is hardly learned and its share of exact zeros is unreliable."""
 
@@ -54,6 +62,8 @@ class Corpus:
     columns: Mapping[str, npt.NDArray[Any]]
     asset_slices: Mapping[str, slice]
     path: Path | None = None
+    target_fit: TargetFit | None = None
+    """Of the target that its own properties speak of; None for the next bar."""
 
     def __len__(self) -> int:
         return len(self.columns["timestamp"])
@@ -70,26 +80,16 @@ class Corpus:
     @property
     def edges(self) -> Mapping[str, Edges]:
         """Bucket edges with the infinities: return, gap, vol_regime."""
-        return self.tokenizer.edges
+        return {**self.tokenizer.edges, "return": self._target.edges}
 
     @property
     def return_shape(self) -> ReturnShape:
         """Where returns lie inside the return buckets."""
-        return self.tokenizer.return_shape
-
-    @property
-    def horizon(self) -> int:
-        """How many bars a target spans."""
-        return 1
-
-    @property
-    def bars(self) -> Corpus:
-        """The corpus whose targets are single bars."""
-        return self
+        return self._target.shape
 
     @property
     def sigma20(self) -> npt.NDArray[np.float64]:
-        """The scale through t that divides the next return; 0 where undefined."""
+        """The scale through t, 0 where undefined."""
         return self.columns["sigma20"]
 
     @cached_property
@@ -160,49 +160,86 @@ class Corpus:
     def mask_any(self) -> npt.NDArray[np.bool_]:
         return fields.has_flag(self.columns["flags"], fields.ANY_MASK)
 
-    # Targets: the next row's own values.
+    # Targets belong to the rows after; those of the next bar are the paper's.
 
     @cached_property
+    def _target(self) -> Target:
+        ids = {symbol: self.tokenizer.asset_id(symbol) for symbol in self.asset_slices}
+        return Target(
+            fit=self.target_fit or fit_of_next_bar(self.tokenizer),
+            columns=self.columns,
+            asset_slices=self.asset_slices,
+            asset_ids=ids,
+            splits=self.splits,
+        )
+
+    def target(self, horizon: int | TargetFit | None = None) -> Target:
+        """The target over a number of bars, fitted on Train, or with a fit that is given; without
+        either the corpus's own, which is the next bar unless `with_target` chose another.
+        """
+        corpus = self if horizon is None else self.with_target(horizon)
+        return corpus._target
+
+    def with_target(self, horizon: int | TargetFit) -> Corpus:
+        """The corpus whose own properties (`target_return`, `endpoints`, ...) are of this target,
+        for readers that take a corpus, such as baselines.
+        """
+        if isinstance(horizon, int):
+            fit = None if horizon == 1 else fit_target(self, horizon)
+        else:
+            fit = horizon
+        return self if fit is self.target_fit else replace(self, target_fit=fit)
+
+    @property
+    def horizon(self) -> int:
+        """How many bars a target spans."""
+        return self._target.horizon
+
+    @property
+    def target_scale(self) -> npt.NDArray[np.float64]:
+        """The unit of the edges of returns, known at t: `sigma20` for the next bar."""
+        return self._target.scale
+
+    @property
     def target_timestamps(self) -> npt.NDArray[np.datetime64]:
-        """Left edge of the next bar; NaT on an asset's last row."""
-        return self._next(self.timestamps, np.datetime64("NaT", "s"))
+        """Left edge of the target's last bar; NaT where it is not known yet."""
+        return self._target.target_timestamps
 
-    @cached_property
+    @property
     def log_ret_next(self) -> npt.NDArray[np.float64]:
-        return self._next(self.columns["log_ret"], np.nan)
+        """The log return that is predicted; NaN without prices, or where it is not known yet."""
+        return self._target.log_ret_next
 
-    @cached_property
+    @property
     def target_return(self) -> npt.NDArray[np.uint8]:
-        """Bucket id of the next return over `sigma20`, 0 where the target is bad."""
-        usable = ~fields.has_flag(self.columns["flags"], fields.BAD_RETURN)
-        return self._next(self.columns["return_bucket"] * usable, 0)
+        """Bucket id of the return over `target_scale`, 0 where the target is bad."""
+        return self._target.bucket
 
     @cached_property
     def target_gap(self) -> npt.NDArray[np.uint8]:
-        return self._next(
-            self.columns["gap_bucket"] * ~fields.has_flag(self.columns["flags"], fields.BAD_GAP), 0
-        )
+        """Bucket id of the next bar's gap, 0 where the gap is bad."""
+        usable = ~fields.has_flag(self.columns["flags"], fields.BAD_GAP)
+        return shifted(self.columns["gap_bucket"] * usable, 1, self.asset_slices, 0)
 
     @cached_property
     def target_vol_regime(self) -> npt.NDArray[np.uint8]:
-        return self._next(self.columns["vol_regime"], 0)
+        """Bucket id of the next row's volatility regime."""
+        return shifted(self.columns["vol_regime"], 1, self.asset_slices, 0)
 
-    @cached_property
+    @property
     def target_bad(self) -> npt.NDArray[np.bool_]:
-        """The next return is non-finite, exactly zero, excessive, of a missing row, or not known
-        yet.
-        """
-        return self._next(fields.has_flag(self.columns["flags"], fields.BAD_RETURN), True)
+        """The return is exactly zero, excessive, without prices, or not known yet."""
+        return self._target.bad
 
-    @cached_property
+    @property
     def valid_base(self) -> npt.NDArray[np.bool_]:
-        return (self.target_return > 0) & ~self.mask_any & ~self.target_bad
+        """Rows that may be trained on or scored, before context is required."""
+        return self._target.valid
 
-    # Splits.
-
-    @cached_property
+    @property
     def split_codes(self) -> npt.NDArray[np.uint8]:
-        return self.splits.codes(self.target_timestamps)
+        """The split in which the target's bars lie."""
+        return self._target.split_codes
 
     def endpoints(
         self, split: str, context: int = DEFAULT_CONTEXT, *, unseal: bool = False
@@ -210,17 +247,7 @@ class Corpus:
         """Row numbers of a split's events with `context` rows of their asset, the row itself
         included.
         """
-        code = self.splits.code(split)
-        if split == SEALED and not unseal:
-            fix = "pass --unseal sealed, once, when everything is decided"
-            where = f"targets at or after {self.splits.seal}"
-            raise ConfigError("the sealed interval is not opened by accident", where=where, fix=fix)
-        if context < 1:
-            raise ConfigError("context must be at least one row", got=context)
-        usable = self.valid_base & (self.split_codes == code)
-        for rows in self.asset_slices.values():
-            usable[rows.start : min(rows.start + context - 1, rows.stop)] = False
-        return np.flatnonzero(usable)
+        return self._target.endpoints(split, context, unseal=unseal)
 
     def by_asset(self) -> Iterator[tuple[str, Corpus]]:
         """Each asset's rows as their own corpus, so that derived arrays are held for one asset at a
@@ -237,20 +264,14 @@ class Corpus:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the data, the splits and the tokenizer, not of how or when the folder was
-        written.
+        """Hash of the data, the splits, the tokenizer and a longer target, not of how or when the
+        folder was written.
         """
-        parts = {
-            name: self.manifest[name] for name in ("arrays", "tokenizer_sha256", "splits", "assets")
-        }
-        return sha256_of(canonical_json(parts))
-
-    def _next(self, values: npt.NDArray[Any], at_end: Any) -> npt.NDArray[Any]:
-        out = np.empty_like(values)
-        out[:-1] = values[1:]
-        for rows in self.asset_slices.values():
-            out[rows.stop - 1] = at_end
-        return out
+        names = ("arrays", "tokenizer_sha256", "splits", "assets")
+        data = sha256_of(canonical_json({name: self.manifest[name] for name in names}))
+        if self.target_fit is None:
+            return data
+        return sha256_of(canonical_json([data, to_json(self.target_fit)]))
 
 
 def open_corpus(path: str | Path, *, verify: bool = True) -> Corpus:

@@ -1,8 +1,9 @@
-"""The sum of the next h log returns as a target: its scale, buckets and shape fitted on Train, and
-a corpus with it.
+"""What a corpus predicts: the sum of the next h log returns, h = 1 being the paper's next bar.
 
-The scale is known at t: `sigma20` times the root of h times the usual size of the asset's moves
-from that hour of the week. The paper predicts one bar.
+Enters: the stored columns of a corpus, and what Train fits for a horizon (`TargetFit`). Leaves: a
+`Target`, one value per row. The scale of a target is known at t: sigma20, times the root of h and
+the usual size of the asset's moves from that hour of the week if h > 1. Paper: Methods, "Return
+Bucket Construction" and "Supervision Scope"; longer horizons are ours.
 """
 
 from __future__ import annotations
@@ -11,26 +12,32 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.codec import Stored, to_json
-from vaiom.corpus.splits import NO_TARGET_CODE, TRAIN
-from vaiom.corpus.store import Corpus
+from vaiom.codec import Stored
+from vaiom.corpus.splits import NO_TARGET_CODE, SEALED, TRAIN, SplitConfig
 from vaiom.corpus.tokenizer import Edges, Tokenizer, bucket_of, fit_returns
 from vaiom.distribution.buckets import ReturnShape
 from vaiom.errors import ConfigError, DataError
-from vaiom.features.fields import MASK_BITS, NUM_RETURN_BUCKETS, UNKNOWN_ASSET, has_flag
-from vaiom.features.recursions import Floats, Ints
-from vaiom.files import canonical_json, sha256_of
+from vaiom.features.events import has_return
+from vaiom.features.fields import ANY_MASK, NUM_RETURN_BUCKETS, UNKNOWN_ASSET, has_flag
+from vaiom.features.fields import timestamps_of as stamps_of
+from vaiom.features.recursions import Bools, Floats, Ints
 from vaiom.market.sessions import slot_of_week, slots_per_week
 from vaiom.market.timeframes import step_seconds
 
+if TYPE_CHECKING:
+    from vaiom.corpus.store import Corpus
+
 HORIZONS = (4, 8, 24)
-MOST_BARS = 1_000
-_ZERO = 1e-10
+"""Horizons in bars that a run is given unless others are asked for."""
+MAX_HORIZON = 1_000
+DEFAULT_CONTEXT = 512
+
+_ROUNDING = 1e-10
 """Smaller sums are rounding errors of a price that came back: no price has such a tick."""
 _SLOT_PRIOR = 100.0
 """Pseudo-events of the whole asset in each of its hours of the week."""
@@ -41,9 +48,11 @@ _INNER = Stored(
     decode=lambda inner: [-math.inf, *inner, math.inf],
 )
 
+Columns = Mapping[str, npt.NDArray[Any]]
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Horizon:
+class TargetFit:
     """What Train fits for the sum of the next `bars` log returns."""
 
     bars: int
@@ -64,32 +73,174 @@ class Horizon:
         num_slots = slots_per_week(step_seconds(self.timeframe))
         if self.slot_scale.shape != (len(self.zero_share), num_slots):
             raise ValueError("a scale for each asset and slot of the week")
-        if not (
-            self.bars >= 1 and (self.slot_scale > 0).all() and np.isfinite(self.slot_scale).all()
-        ):
-            raise ValueError("a horizon without sense")
+        if self.bars < 1:
+            raise ValueError("a horizon is one bar or more")
+        if not ((self.slot_scale > 0) & np.isfinite(self.slot_scale)).all():
+            raise ValueError("scales must be positive and finite")
         self.edges.flags.writeable = False  # all forecasts share them
 
-    def scale(self, columns: Mapping[str, npt.NDArray[Any]], assets: Any) -> Floats:
+    def scale(self, columns: Columns, assets: Any) -> Floats:
         """(N,) scales of rows with these asset ids, 0 where sigma20 is undefined."""
         slots = slot_of_week(columns["timestamp"], step_seconds(self.timeframe))
         return np.asarray(
             columns["sigma20"] * (math.sqrt(self.bars) * self.slot_scale[assets, slots])
         )
 
-    def renumbered(self, ids: list[int]) -> Horizon:
-        """For a corpus whose asset k has the id `ids[k]` here."""
-        return replace(
-            self,
-            zero_share=tuple(self.zero_share[each] for each in ids),
-            slot_scale=self.slot_scale[ids],
-        )
+    def renumbered(self, ids: list[int]) -> TargetFit:
+        """The fit for a corpus whose asset k has the id `ids[k]` here."""
+        zero_share = tuple(self.zero_share[each] for each in ids)
+        return replace(self, zero_share=zero_share, slot_scale=self.slot_scale[ids])
 
 
-def of_next_bar(tokenizer: Tokenizer) -> Horizon:
-    """The next bar as a horizon: the tokenizer's edges and shape, with sigma20 as the scale."""
-    shares, slots = tokenizer.zero_share, slots_per_week(step_seconds(tokenizer.timeframe))
-    return Horizon(
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Target:
+    """The sum of the next `horizon` log returns after each row of a corpus.
+
+    Arrays have one value per row t and are made when they are first read. The sum is of the bars
+    t+1 to t+h of the row's own asset.
+    """
+
+    fit: TargetFit
+    columns: Columns
+    asset_slices: Mapping[str, slice]
+    asset_ids: Mapping[str, int]
+    splits: SplitConfig
+
+    @property
+    def horizon(self) -> int:
+        """How many bars the target spans."""
+        return self.fit.bars
+
+    @property
+    def edges(self) -> Edges:
+        """(17,) bucket edges in units of `scale`, with the infinities."""
+        return self.fit.edges
+
+    @property
+    def shape(self) -> ReturnShape:
+        """Where returns lie inside the buckets."""
+        return self.fit.shape
+
+    @cached_property
+    def scale(self) -> Floats:
+        """(N,) the unit of the edges in log returns, known at t; 0 where undefined."""
+        if self.horizon == 1:
+            return np.asarray(self.columns["sigma20"])
+        scale = np.empty(len(self.columns["sigma20"]))
+        for symbol, rows in self.asset_slices.items():
+            own = {name: column[rows] for name, column in self.columns.items()}
+            scale[rows] = self.fit.scale(own, self.asset_ids[symbol])
+        return scale
+
+    @cached_property
+    def log_ret_next(self) -> Floats:
+        """(N,) the sum, exactly 0 if the price came back; NaN without prices."""
+        return sum_of_next(self.columns, self.asset_slices, self.horizon)
+
+    @cached_property
+    def known(self) -> Bools:
+        """(N,) whether each bar of the sum has prices and moved believably; zeros count."""
+        return next_are_known(self.columns, self.asset_slices, self.horizon)
+
+    @cached_property
+    def bad(self) -> Bools:
+        """(N,) whether the sum is not known or exactly zero: nothing to learn from or to score."""
+        is_zero: Bools = self.log_ret_next == 0
+        return ~self.known | is_zero
+
+    @cached_property
+    def bucket(self) -> npt.NDArray[np.uint8]:
+        """(N,) bucket ids of the sum over its scale; 0 where it is bad or has no scale."""
+        if self.horizon == 1:  # the next row's own bucket, which is stored
+            bucket = shifted(self.columns["return_bucket"], 1, self.asset_slices, 0)
+        else:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                bucket = bucket_of(self.edges, self.log_ret_next / self.scale)
+        return np.where(self.bad, np.uint8(0), bucket)
+
+    @cached_property
+    def valid(self) -> Bools:
+        """(N,) rows that may be trained on or scored, before context is required."""
+        return (self.bucket > 0) & ~has_flag(self.columns["flags"], ANY_MASK)
+
+    @cached_property
+    def target_timestamps(self) -> npt.NDArray[np.datetime64]:
+        """(N,) left edge of the last bar of the sum; NaT if it is not known yet."""
+        never = np.datetime64("NaT", "s")
+        return shifted(stamps_of(self.columns), self.horizon, self.asset_slices, never)
+
+    @cached_property
+    def split_codes(self) -> npt.NDArray[np.uint8]:
+        """(N,) the split of the last bar of the sum, if all its bars lie in that split."""
+        return codes_of_next(self.columns, self.asset_slices, self.splits, self.horizon)
+
+    def endpoints(
+        self, split: str, context: int = DEFAULT_CONTEXT, *, unseal: bool = False
+    ) -> Ints:
+        """Row numbers of a split's events that have `context` rows of their asset, the row itself
+        included.
+        """
+        code = self.splits.code(split)
+        if split == SEALED and not unseal:
+            raise ConfigError(
+                "the sealed interval is not opened by accident",
+                where=f"targets at or after {self.splits.seal}",
+                fix="pass --unseal sealed, once, when everything is decided",
+            )
+        if context < 1:
+            raise ConfigError("context must be at least one row", got=context)
+        usable = self.valid & (self.split_codes == code)
+        for rows in self.asset_slices.values():
+            usable[rows.start : min(rows.start + context - 1, rows.stop)] = False
+        return np.flatnonzero(usable)
+
+
+def shifted(
+    values: npt.NDArray[Any], bars: int, asset_slices: Mapping[str, slice], at_end: Any
+) -> npt.NDArray[Any]:
+    """The value `bars` rows later in the same asset, `at_end` where there is no such row."""
+    out = np.full_like(values, at_end)
+    for rows in asset_slices.values():
+        out[rows.start : max(rows.start, rows.stop - bars)] = values[rows][bars:]
+    return out
+
+
+def sum_of_next(columns: Columns, asset_slices: Mapping[str, slice], bars: int) -> Floats:
+    """(N,) the sum of the next `bars` log returns of a row's asset; NaN where there are fewer."""
+    own = columns["log_ret"]
+    if bars == 1:
+        return shifted(own, 1, asset_slices, np.nan)
+    total = np.zeros(len(own))
+    for ahead in range(1, bars + 1):
+        total[:-ahead] += own[ahead:]
+    for rows in asset_slices.values():
+        total[max(rows.start, rows.stop - bars) : rows.stop] = np.nan
+    total[np.abs(total) < _ROUNDING] = 0.0
+    return total
+
+
+def next_are_known(columns: Columns, asset_slices: Mapping[str, slice], bars: int) -> Bools:
+    """(N,) whether all of the next `bars` returns of each row's asset are known."""
+    num_unknown = np.cumsum(~has_return(columns))
+    later = shifted(num_unknown, bars, asset_slices, -1)
+    return np.asarray(later == num_unknown)
+
+
+def codes_of_next(
+    columns: Columns, asset_slices: Mapping[str, slice], splits: SplitConfig, bars: int
+) -> npt.NDArray[np.uint8]:
+    """(N,) the split in which all of the next bars lie, `NO_TARGET_CODE` if there is none."""
+    own = splits.codes(stamps_of(columns))
+    first = shifted(own, 1, asset_slices, NO_TARGET_CODE)
+    last = shifted(own, bars, asset_slices, NO_TARGET_CODE)
+    return np.where(first == last, last, np.uint8(NO_TARGET_CODE))
+
+
+def fit_of_next_bar(tokenizer: Tokenizer) -> TargetFit:
+    """The fit for one bar: the tokenizer's edges and shape, with sigma20 as the scale."""
+    shares = tokenizer.zero_share
+    slots = slots_per_week(step_seconds(tokenizer.timeframe))
+    return TargetFit(
         bars=1,
         timeframe=tokenizer.timeframe,
         edges=tokenizer.edges["return"],
@@ -99,65 +250,51 @@ def of_next_bar(tokenizer: Tokenizer) -> Horizon:
     )
 
 
-def next_sum(corpus: Corpus, bars: int) -> Floats:
-    """(N,) the sum of the next `bars` log returns, exactly 0 if the price came back.
-
-    NaN if one of those bars has no price, moved excessively or is not known yet; a zero return
-    inside counts as 0.
+def fit_target(corpus: Corpus, bars: int) -> TargetFit:
+    """Fit scale, edges, shape and zero shares of a horizon on its Train events; of one bar they
+    are the tokenizer's.
     """
-    bad = has_flag(corpus.columns["flags"], MASK_BITS["missing"] | MASK_BITS["bad_data"])
-    own = np.where(bad, np.nan, corpus.columns["log_ret"])
-    total = np.zeros(len(corpus))
-    for ahead in range(1, bars + 1):
-        total[:-ahead] += own[ahead:]
-        total[-ahead:] = np.nan
-    for rows in corpus.asset_slices.values():
-        total[max(rows.start, rows.stop - bars) : rows.stop] = np.nan
-    total[np.abs(total) < _ZERO] = 0.0
-    return total
-
-
-def fit_horizon(corpus: Corpus, bars: int) -> Horizon:
-    """Fit scale, edges, shape and zero shares on the Train events of a horizon."""
-    if not 2 <= bars <= MOST_BARS:
-        raise ConfigError("not a horizon", expected=f"2 to {MOST_BARS} bars", got=bars)
-    sums, codes = next_sum(corpus, bars), _split_codes(corpus, bars)
-    usable = (
-        np.isfinite(sums)
-        & ~corpus.mask_any
-        & (codes == corpus.splits.code(TRAIN))
-        & (corpus.sigma20 > 0)
-    )
-    assets, num_assets = corpus.meta[:, 0].astype(np.int64), len(corpus.tokenizer.symbols)
-    if not (usable & (sums != 0)).any():
-        problem, fix = (
+    if bars == 1:
+        return fit_of_next_bar(corpus.tokenizer)
+    if not 2 <= bars <= MAX_HORIZON:
+        raise ConfigError("not a horizon", expected=f"1 to {MAX_HORIZON} bars", got=bars)
+    sums = sum_of_next(corpus.columns, corpus.asset_slices, bars)
+    codes = codes_of_next(corpus.columns, corpus.asset_slices, corpus.splits, bars)
+    in_train = codes == corpus.splits.code(TRAIN)
+    known = next_are_known(corpus.columns, corpus.asset_slices, bars)
+    usable = known & ~corpus.mask_any & in_train & (corpus.sigma20 > 0)
+    moved = usable & (sums != 0)
+    if not moved.any():
+        raise DataError(
             f"Train holds no event of {bars} bars",
-            "a shorter horizon, or a longer history",
+            where=corpus.path,
+            fix="a shorter horizon, or a longer history",
         )
-        raise DataError(problem, where=corpus.path, fix=fix)
-    counts = np.bincount(assets[usable], minlength=num_assets + 1)
-    zero_share = np.bincount(assets[usable & (sums == 0)], minlength=num_assets + 1) / np.maximum(
-        counts, 1
-    )
+    assets = corpus.meta[:, 0].astype(np.int64)
+    num_assets = len(corpus.tokenizer.symbols)
+    events = np.bincount(assets[usable], minlength=num_assets + 1)
+    zeros = np.bincount(assets[usable & (sums == 0)], minlength=num_assets + 1)
+    zero_share = zeros / np.maximum(events, 1)
     zero_share[UNKNOWN_ASSET] = zero_share[UNKNOWN_ASSET + 1 :].mean()
-    usable &= sums != 0
-    assets, z = assets[usable], sums[usable] / (corpus.sigma20[usable] * math.sqrt(bars))
+    assets = assets[moved]
+    z = sums[moved] / (corpus.sigma20[moved] * math.sqrt(bars))
     step = step_seconds(corpus.tokenizer.timeframe)
-    slots = slot_of_week(corpus.columns["timestamp"], step)[usable]
-    ratios = usual_sizes(np.abs(z), assets, slots, (num_assets + 1, slots_of_week(corpus)))
-    z = np.sort(z / ratios[assets, slots])
-    edges, shape = fit_returns(z, where=f"sums of {bars} bars, {corpus.path}")
-    return Horizon(
+    slots = slot_of_week(corpus.columns["timestamp"], step)[moved]
+    sizes = usual_sizes(np.abs(z), assets, slots, (num_assets + 1, slots_of_week(corpus)))
+    ordered = np.sort(z / sizes[assets, slots])
+    edges, shape = fit_returns(ordered, where=f"sums of {bars} bars, {corpus.path}")
+    return TargetFit(
         bars=bars,
         timeframe=corpus.tokenizer.timeframe,
         edges=edges,
         shape=shape,
         zero_share=tuple(zero_share.tolist()),
-        slot_scale=ratios,
+        slot_scale=sizes,
     )
 
 
 def slots_of_week(corpus: Corpus) -> int:
+    """How many bars of a corpus fit into a week."""
     return slots_per_week(step_seconds(corpus.tokenizer.timeframe))
 
 
@@ -168,91 +305,9 @@ def usual_sizes(size: Floats, assets: Ints, slots: Ints, shape: tuple[int, int])
     cells = assets * shape[1] + slots
     counts = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
     sums = np.bincount(cells, weights=size, minlength=shape[0] * shape[1]).reshape(shape)
-    counts[UNKNOWN_ASSET], sums[UNKNOWN_ASSET] = counts.sum(axis=0), sums.sum(axis=0)
+    counts[UNKNOWN_ASSET] = counts.sum(axis=0)
+    sums[UNKNOWN_ASSET] = sums.sum(axis=0)
     mean = size.mean()
     of_asset = (sums.sum(axis=1) + _SLOT_PRIOR * mean) / (counts.sum(axis=1) + _SLOT_PRIOR)
     of_slot = (sums + _SLOT_PRIOR * of_asset[:, None]) / (counts + _SLOT_PRIOR)
     return np.asarray(np.round(of_slot / mean, 4))  # rounded as stored
-
-
-def _split_codes(corpus: Corpus, bars: int) -> npt.NDArray[np.uint8]:
-    """The split of the last bar of each sum, if all its bars lie in that split."""
-    first = corpus.split_codes
-    out = np.full_like(first, NO_TARGET_CODE)
-    for rows in corpus.asset_slices.values():
-        stop = max(rows.start, rows.stop - bars + 1)
-        last = first[rows.start + bars - 1 : rows.stop]
-        out[rows.start : stop] = np.where(first[rows.start : stop] == last, last, NO_TARGET_CODE)
-    return out
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class HorizonCorpus(Corpus):
-    """A corpus whose targets, `log_ret_next`, `sigma20` and buckets are those of the sum of the
-    next bars.
-    """
-
-    base: Corpus
-    at: Horizon
-
-    @property
-    def bars(self) -> Corpus:
-        return self.base
-
-    @property
-    def horizon(self) -> int:
-        return self.at.bars
-
-    @property
-    def edges(self) -> Mapping[str, Edges]:
-        return {**self.tokenizer.edges, "return": self.at.edges}
-
-    @property
-    def return_shape(self) -> ReturnShape:
-        return self.at.shape
-
-    @cached_property
-    def sigma20(self) -> Floats:
-        return self.at.scale(self.columns, self.meta[:, 0])
-
-    @cached_property
-    def target_timestamps(self) -> npt.NDArray[np.datetime64]:
-        """Left edge of the last bar of the sum; NaT if it is not known yet."""
-        out = np.full(len(self), np.datetime64("NaT", "s"), self.timestamps.dtype)
-        for rows in self.asset_slices.values():
-            out[rows.start : max(rows.start, rows.stop - self.horizon)] = self.timestamps[rows][
-                self.horizon :
-            ]
-        return out
-
-    @cached_property
-    def log_ret_next(self) -> Floats:
-        return next_sum(self.base, self.horizon)
-
-    @cached_property
-    def target_bad(self) -> npt.NDArray[np.bool_]:
-        """A bar of the sum has no price, moved excessively or is not known yet, or the sum is
-        exactly zero.
-        """
-        return ~(np.abs(self.log_ret_next) > 0) | ~(self.sigma20 > 0)
-
-    @cached_property
-    def target_return(self) -> npt.NDArray[np.uint8]:
-        z = self.log_ret_next / np.where(self.sigma20 > 0, self.sigma20, np.nan)
-        return np.where(self.target_bad, 0, bucket_of(self.at.edges, z)).astype(np.uint8)
-
-    @cached_property
-    def split_codes(self) -> npt.NDArray[np.uint8]:
-        return _split_codes(self.base, self.horizon)
-
-    @cached_property
-    def sha256(self) -> str:
-        return sha256_of(canonical_json([self.base.sha256, to_json(self.at)]))
-
-
-def at_horizon(corpus: Corpus, at: Horizon | int) -> HorizonCorpus:
-    """The corpus at a horizon; a number of bars is fitted on Train first."""
-    parts = {name: getattr(corpus, name) for name in Corpus.__dataclass_fields__}
-    return HorizonCorpus(
-        **parts, base=corpus, at=fit_horizon(corpus, at) if isinstance(at, int) else at
-    )

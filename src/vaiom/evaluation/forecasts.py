@@ -17,7 +17,8 @@ from vaiom.baselines.base import PLAIN, Floats, Rows, baseline, count_targets, s
 from vaiom.baselines.store import load_losses
 from vaiom.codec import to_json
 from vaiom.corpus.splits import TRAIN, VALIDATION
-from vaiom.corpus.store import DEFAULT_CONTEXT, Corpus, open_corpus
+from vaiom.corpus.store import Corpus, open_corpus
+from vaiom.corpus.targets import DEFAULT_CONTEXT
 from vaiom.corpus.tokenizer import bucket_of
 from vaiom.distribution.buckets import ReturnShape, Tail
 from vaiom.errors import ConfigError, DataError
@@ -199,7 +200,7 @@ def _probabilities(
     """Probabilities (n, K) after these rows, from the lines of a table and the row that each line
     belongs to.
     """
-    used, edges, sigma = np.isin(lines, rows), corpus.edges["return"], corpus.sigma20[rows]
+    used, edges, sigma = np.isin(lines, rows), corpus.edges["return"], corpus.target_scale[rows]
     at, values = np.searchsorted(rows, lines[used]), table.to_numpy()[used]
     if form == "samples":
         line, column = np.nonzero(values)

@@ -22,7 +22,6 @@ from vaiom.baselines.counts import Frequency, HourOfWeek
 from vaiom.baselines.store import find_fit
 from vaiom.corpus.splits import SEALED
 from vaiom.corpus.store import Corpus
-from vaiom.corpus.targets import HorizonCorpus, at_horizon
 from vaiom.distribution.buckets import ReturnDistributions
 from vaiom.evaluation.inference import PairedGain, paired_gain
 from vaiom.evaluation.predictor import ModelPredictor
@@ -88,7 +87,7 @@ def judge_horizons(
     seen_as = model.read(corpus)
     # Baselines and labels count the corpus's own assets, the model those that it was trained on.
     ids = [UNKNOWN_ASSET, *map(seen_as.tokenizer.asset_id, corpus.tokenizer.symbols)]
-    views = [at_horizon(corpus, fit.renumbered(ids)) for fit in horizons.fitted.fits]
+    views = [corpus.with_target(fit.renumbered(ids)) for fit in horizons.fitted.fits]
     rows = [view.endpoints(split, config.history, unseal=unseal == SEALED) for view in views]
     # Every bar that a target spans: the one-bar forecasts along the way are compared with the
     # direct one.
@@ -133,13 +132,12 @@ def judge_horizons(
         narrower = widths
 
 
-def figures_of_horizon(view: HorizonCorpus, rows: Rows, events: ScoredEvents) -> dict[str, Any]:
+def figures_of_horizon(view: Corpus, rows: Rows, events: ScoredEvents) -> dict[str, Any]:
     """The figures that follow from the losses and forecasts of the events at these rows."""
     assert events.probs is not None
-    complete = view.log_ret_next[
-        (view.split_codes == view.split_codes[rows[0]]) & np.isfinite(view.log_ret_next)
-    ]
-    units = view.base.sigma20[rows][:, None]
+    in_split = view.split_codes == view.split_codes[rows[0]]
+    complete = view.log_ret_next[in_split & view.target().known]
+    units = view.sigma20[rows][:, None]
     quantiles = np.median(
         np.asarray(served_distributions(view, rows, events.probs).quantile(LEVELS)) / units, axis=0
     )
@@ -156,12 +154,12 @@ def figures_of_horizon(view: HorizonCorpus, rows: Rows, events: ScoredEvents) ->
     }
 
 
-def root_of_time(view: HorizonCorpus, rows: Rows, one: Floats) -> Floats:
+def root_of_time(view: Corpus, rows: Rows, one: Floats) -> Floats:
     """Bucket probabilities (n, 16) if the sum were the next bar's return times the root of its
     number of bars.
     """
-    scaled = served_distributions(view.base, rows, one, math.sqrt(view.horizon))
-    bounds = view.at.edges[1:-1] * view.sigma20[rows][:, None]
+    scaled = served_distributions(view.with_target(1), rows, one, math.sqrt(view.horizon))
+    bounds = view.edges["return"][1:-1] * view.target_scale[rows][:, None]
     return np.diff(scaled.cdf(bounds), axis=1, prepend=0.0, append=1.0)
 
 
@@ -171,6 +169,6 @@ def served_distributions(
     """The forecasts served for these rows, scaled by `times`."""
     return ReturnDistributions(
         probs=probs / probs.sum(axis=-1, keepdims=True),
-        sigma=corpus.sigma20[rows].astype(np.float64) * times,
+        sigma=corpus.target_scale[rows].astype(np.float64) * times,
         shape=corpus.return_shape,
     )

@@ -25,7 +25,7 @@ from vaiom.baselines.store import load_fit
 from vaiom.baselines.volatility import GarchT
 from vaiom.corpus.splits import TRAIN
 from vaiom.corpus.store import Corpus
-from vaiom.corpus.targets import of_next_bar
+from vaiom.corpus.targets import fit_of_next_bar
 from vaiom.distribution import dependence
 from vaiom.distribution.buckets import BucketDistribution, ReturnDistributions
 from vaiom.distribution.dependence import Dependence, DependenceState, ReferenceCopula, scores_of
@@ -123,7 +123,7 @@ def make_panel(
     """Forecasts of all targets from `first` to before `last`, and of some stamps before them."""
     times, seen_as = corpus.target_timestamps, model.checkpoint.tokenizer
     # Those that are served with the model: a corpus built like it has its own.
-    zero_share = np.array(of_next_bar(seen_as).zero_share)[
+    zero_share = np.array(fit_of_next_bar(seen_as).zero_share)[
         [*map(seen_as.asset_id, corpus.tokenizer.symbols)]
     ]
     usable = (corpus.sigma20 > 0) & np.isfinite(corpus.log_ret_next) & (times < last)

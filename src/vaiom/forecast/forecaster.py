@@ -20,7 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from vaiom.corpus.rows import Columns, RowMaker, bars_of, meta_of
-from vaiom.corpus.targets import Horizon, of_next_bar
+from vaiom.corpus.targets import TargetFit, fit_of_next_bar
 from vaiom.distribution.dependence import Dependence
 from vaiom.distribution.joint import JointDistribution
 from vaiom.distribution.returns import SHOWN_LEVELS, ReturnDistribution, ReturnPaths, sample_paths
@@ -99,7 +99,7 @@ class Forecaster:
         self.reads = self.symbols if self.rows.cross else ()
         further = engine.horizons.fitted.fits if engine.horizons else ()
         self._metas = {symbol: meta_of(card.tokenizer, symbol) for symbol in self.symbols}
-        self._horizons = {each.bars: each for each in (of_next_bar(card.tokenizer), *further)}
+        self._horizons = {each.bars: each for each in (fit_of_next_bar(card.tokenizer), *further)}
 
     @classmethod
     def load(
@@ -311,7 +311,7 @@ class Forecaster:
         paths = {each[0].symbol: sample_paths(each, n, seed) for each in dists}
         return paths if symbol is None else paths[symbol]
 
-    def at(self, horizon: int) -> Horizon:
+    def at(self, horizon: int) -> TargetFit:
         """Scale, buckets and shape of the sum of this many next bars; untrained horizons are
         refused.
         """

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.codec import from_json, to_json
-from vaiom.corpus.targets import Horizon
+from vaiom.corpus.targets import TargetFit
 from vaiom.errors import CheckpointError, ConfigError
 from vaiom.features.fields import NUM_RETURN_BUCKETS
 from vaiom.model.checkpoint import ModelCard, Tensors, read_tensors, write_tensors
@@ -42,7 +42,7 @@ class FittedHorizons:
     seed: int
     validation_bits: dict[str, float]
     """By number of bars."""
-    fits: tuple[Horizon, ...]
+    fits: tuple[TargetFit, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -320,7 +320,7 @@ class Oracle:
                 raise DataError(problem, where=symbol, expected=expected, fix=fix)
             own = rows[chosen].astype(np.int64)
             probs[chosen] = bucket_probabilities(
-                truth, own - inside.start, edges, corpus.sigma20[own]
+                truth, own - inside.start, edges, corpus.target_scale[own]
             )
         return probs
 

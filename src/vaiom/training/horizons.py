@@ -13,7 +13,7 @@ from torch.nn.functional import dropout, gelu, nll_loss
 
 from vaiom.corpus.splits import TRAIN, VALIDATION
 from vaiom.corpus.store import Corpus
-from vaiom.corpus.targets import HORIZONS, HorizonCorpus, at_horizon
+from vaiom.corpus.targets import HORIZONS
 from vaiom.errors import DataError
 from vaiom.features.fields import NUM_RETURN_BUCKETS
 from vaiom.files import Progress
@@ -67,7 +67,7 @@ def train_horizons(
     Validation.
     """
     device, config = torch.device(device), checkpoint.config
-    views = [at_horizon(corpus, bars) for bars in sorted(set(horizons))]
+    views = [corpus.with_target(bars) for bars in sorted(set(horizons))]
     rows, targets = zip(
         *(_events(views, split, config.history) for split in (TRAIN, VALIDATION)), strict=True
     )
@@ -89,7 +89,7 @@ def train_horizons(
         corpus_sha256=corpus.sha256,
         seed=seed,
         validation_bits={str(view.horizon): each for view, each in zip(views, bits, strict=True)},
-        fits=tuple(view.at for view in views),
+        fits=tuple(view.target().fit for view in views),
     )
     return Horizons(fitted=fitted, tensors=arrays_of(heads.state_dict()))
 
@@ -100,7 +100,7 @@ horizon.
 """
 
 
-def _events(views: Sequence[HorizonCorpus], split: str, history: int) -> tuple[Rows, Rows]:
+def _events(views: Sequence[Corpus], split: str, history: int) -> tuple[Rows, Rows]:
     """Rows that are an event of any horizon, and their classes (n, H)."""
     endpoints = [view.endpoints(split, history) for view in views]
     rows = np.unique(np.concatenate(endpoints))
