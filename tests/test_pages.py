@@ -74,3 +74,18 @@ def test_commands_exist(page: Path) -> None:
         if command.params and command.name not in ("reproduce", "bench"):
             known = {option for parameter in command.params for option in parameter.opts}
             assert {word for word in words if word.startswith("--")} <= known, line
+
+
+@every_page
+def test_targets_of_make_exist(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
+    named = re.findall(r"(?:^|`)make ([\w-]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(named) <= targets
+
+
+def test_the_readme_does_everything_right_after_the_first_forecast() -> None:
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    forecast, everything = blocks[:2]
+    assert "vaiom forecast" in forecast
+    assert re.findall(r"^make (\w+)", everything, re.MULTILINE) == ["demo", "test"]
