@@ -22,7 +22,7 @@ from vaiom.cli.console import note, print_json, progress_bar, show, user_errors
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import ConfigError
 from vaiom.experiments.registry import EXPERIMENTS
-from vaiom.experiments.tasks import Engine
+from vaiom.experiments.tasks import TaskRunner
 from vaiom.files import read_json, write_bytes
 from vaiom.report.tables import Column, Table, prose
 
@@ -112,7 +112,7 @@ def main(words: Sequence[str] | None = None, program: str = "python -m reproduct
         baselines=args.baselines,
         deadline=time.time() + args.time_limit,
     )
-    engine = Engine(name=args.engine, workers=args.workers, device=args.device)
+    engine = TaskRunner(name=args.engine, workers=args.workers, device=args.device)
     with progress_bar("reproducing") as report:
         failures = finish_tasks(tasks, place, engine, report)
     records = Records.read(place.records)

@@ -45,7 +45,7 @@ from vaiom.errors import ConfigError
 from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import MODEL, event_bits, read_events, score_events
-from vaiom.experiments.tasks import Engine
+from vaiom.experiments.tasks import TaskRunner
 from vaiom.experiments.walk_forward import TREES, score_year, splits_of
 from vaiom.experiments.whole_job import evaluate_splits
 from vaiom.files import Progress, canonical_json, sha256_of
@@ -118,7 +118,7 @@ class Place:
 
 
 def finish_tasks(
-    tasks: Sequence[Task], place: Place, engine: Engine, report: Progress | None = None
+    tasks: Sequence[Task], place: Place, engine: TaskRunner, report: Progress | None = None
 ) -> dict[str, str]:
     """Do what is not done yet; why some failed, by their ids."""
     # Workers have folders of their own to start from.

@@ -26,7 +26,7 @@ from vaiom.corpus.store import open_corpus
 from vaiom.errors import ConfigError
 from vaiom.experiments import whole_job
 from vaiom.experiments.registry import EXPERIMENTS, SHOWN
-from vaiom.experiments.tasks import Engine
+from vaiom.experiments.tasks import TaskRunner
 from vaiom.files import write_json
 from vaiom.market.folder import BAR_COLUMNS, read_bars, write_symbol
 from vaiom.simulation.market import MarketConfig
@@ -351,7 +351,7 @@ def test_build_and_show(
             require_refusal(
                 vaiom("corpus", "build", market, "--out", tmp_path / "d", *more), "enough seen"
             )
-    assert [each.get("engine") for each in asked] == [None, Engine(workers=2, device="cpu")]
+    assert [each.get("engine") for each in asked] == [None, TaskRunner(workers=2, device="cpu")]
     assert all(each["covered"] for each in asked)
     (tmp_path / "classes.json").write_text('{"SIM02USD": "spot"}')
     words = (*words[:3], "--classes", tmp_path / "classes.json")

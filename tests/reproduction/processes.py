@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-
-from vaiom.experiments.tasks import Task
 
 PROC = Path("/proc")
 
@@ -47,8 +44,3 @@ def command_of(pid: int) -> str:
         )
     except OSError:
         return ""
-
-
-def die(task: Task, device: str) -> None:
-    """The task of a process that ends with the code the task is named by, and says nothing."""
-    os._exit(int(task.id))

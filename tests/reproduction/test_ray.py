@@ -24,7 +24,7 @@ from reproductions import TINY, Reproduced, records_in, start_vaiom, vaiom, word
 from vaiom.corpus import build
 from vaiom.corpus.build import CorpusConfig, build_corpus, propose_splits
 from vaiom.errors import ConfigError
-from vaiom.experiments.tasks import Engine
+from vaiom.experiments.tasks import TaskRunner
 from vaiom.simulation.market import MarketConfig, write_market
 
 ray = pytest.importorskip("ray", reason="the ray extra is not installed")
@@ -144,7 +144,7 @@ def test_a_corpus_of_a_hundred_assets_survives_a_killed_worker(
 
             assert len(tasks) == 10
             tasks_to_die = tasks[3].id
-            return Engine(name="ray", device="cpu").run(tasks, dies_once, finished, report)
+            return TaskRunner(name="ray", device="cpu").run(tasks, dies_once, finished, report)
 
     monkeypatch.setenv("RAY_ADDRESS", cluster[0])
     monkeypatch.setattr(build, "ROWS_PER_TASK", 4000)
@@ -168,7 +168,7 @@ def test_a_corpus_of_a_hundred_assets_survives_a_killed_worker(
 def test_no_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ConfigError, match="no Ray cluster") as refused:
-        Engine(name="ray").run([], lambda *_: None)
+        TaskRunner(name="ray").run([], lambda *_: None)
     assert "ray start --head" in str(refused.value)
 
 
@@ -180,5 +180,5 @@ def test_a_cluster_that_cannot_be_reached_is_told_at_once(
     monkeypatch.setenv("RAY_ADDRESS", address.format(*free_ports(1)))
     monkeypatch.setattr("ray.init", lambda **_: pytest.fail("asked"))
     with pytest.raises(ConfigError, match="cannot be reached") as refused:
-        Engine(name="ray").run([], lambda *_: None)
+        TaskRunner(name="ray").run([], lambda *_: None)
     assert refused.value.got

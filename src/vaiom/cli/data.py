@@ -216,12 +216,12 @@ def build(
     """
     from vaiom.corpus.splits import VALIDATION
     from vaiom.corpus.store import few_train_events
-    from vaiom.experiments.tasks import Engine
+    from vaiom.experiments.tasks import TaskRunner
 
-    runner = Engine(name=engine, workers=workers, device="cpu")
+    runner = TaskRunner(name=engine, workers=workers, device="cpu")
     options: dict[str, Any] = {"timeframe": timeframe.lower(), "like": like, "overwrite": overwrite}
     options |= {"classes": _class_table(classes)} if classes else {}
-    options |= {"engine": runner} if runner != Engine(device="cpu") else {}
+    options |= {"engine": runner} if runner != TaskRunner(device="cpu") else {}
     options |= (
         {"splits": _splits(train_end, validation, test, seal)}
         if train_end or validation or test or seal

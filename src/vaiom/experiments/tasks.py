@@ -1,5 +1,7 @@
-"""Runs tasks in this process, in several processes of this machine, or on a Ray cluster; failures
-are isolated.
+"""Runs tasks in this process, in several processes of this machine, or on a Ray cluster.
+
+Enters: tasks, and a function that performs one on a device. Leaves: the reasons of those that
+failed; no failure affects another task.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import chain
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import Connection
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -23,6 +26,7 @@ from vaiom.files import Progress
 
 ENGINES = ("local", "ray")
 RETRIES = 3
+"""How often Ray runs a task again whose worker died."""
 _CONNECT_SECONDS = 5
 
 
@@ -47,7 +51,7 @@ Outcome = tuple[Task, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine:
+class TaskRunner:
     """Where tasks run: on this machine, `workers` at a time, or on a Ray cluster."""
 
     name: str = "local"
@@ -65,24 +69,22 @@ class Engine:
         finished: int = 0,
         report: Progress | None = None,
     ) -> dict[str, str]:
-        """Run the tasks; returns reasons of failures by task id. `finished` other tasks are
-        reported as done.
+        """Run the tasks and return the reasons of failures by task id.
+
+        Tasks that read the results of others run last, in this process. `finished` tasks that were
+        done before count in the progress.
         """
-        # Tasks that read the results of others come last and run here.
-        first, last = (
-            [task for task in tasks if not task.runs],
-            [task for task in tasks if task.runs],
-        )
+        independent = [task for task in tasks if not task.runs]
+        dependent = [task for task in tasks if task.runs]
         if self.name == "ray":
-            outcomes = _on_ray(first, perform, self.device)
+            outcomes = _on_ray(independent, perform, self.device)
         elif self.workers > 1:
-            outcomes = _in_processes(first, perform, self.device, self.workers)
+            outcomes = _in_processes(independent, perform, self.device, self.workers)
         else:
-            outcomes = _here(first, perform, self.device)
+            outcomes = _here(independent, perform, self.device)
+        outcomes = chain(outcomes, _here(dependent, perform, self.device))
         failures = {}
-        for number, (task, reason) in enumerate(
-            chain(outcomes, _here(last, perform, self.device)), finished + 1
-        ):
+        for number, (task, reason) in enumerate(outcomes, finished + 1):
             if reason is not None:
                 failures[task.id] = reason
             if report:
@@ -109,77 +111,71 @@ def _here(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Outc
 def _in_processes(
     tasks: Sequence[Task], perform: Perform, device: str, workers: int
 ) -> Iterator[Outcome]:
-    """A process for every task, `workers` at a time, spread over the GPUs; one that dies affects no
-    other.
-    """
-    gpus = 0
-    if device == "auto":
-        import torch
+    """Run `workers` tasks at a time, each in a new process, spread over the GPUs.
 
-        gpus = torch.cuda.device_count()
+    Every process is a pool of its own: one that is killed breaks no other. All of them hold one end
+    of a pipe and end when the other end closes, however this process ends: a second runner must
+    find nobody writing into its runs.
+    """
     context = multiprocessing.get_context("spawn")
-    free = [f"cuda:{number % gpus}" if gpus else device for number in range(workers)]
+    lifeline, held = context.Pipe(duplex=False)
     waiting = deque(tasks)
-    running: dict[Connection, tuple[BaseProcess, Task, str]] = {}
+    free = _devices(device, workers)
+    running: dict[Future[str | None], tuple[ProcessPoolExecutor, Task, str]] = {}
     try:
         while waiting or running:
             while waiting and free:
-                task, own = waiting.popleft(), free.pop()
-                answer, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_child, args=(task, perform, own, sender))
-                process.start()
-                sender.close()  # the child's end alone keeps it open: its death is an end of file
-                running[answer] = process, task, own
-            ready = wait(list(running))
-            for answer in [each for each in running if each in ready]:
-                child, task, own = running.pop(answer)
-                free.append(own)
-                try:
-                    reason = answer.recv()
-                    child.join()
-                except EOFError:
-                    child.join()
-                    reason = f"its process ended with code {child.exitcode}"
-                yield task, reason
+                task = waiting.popleft()
+                own_device = free.pop()
+                pool = ProcessPoolExecutor(1, context, _end_with, (lifeline,))
+                attempt = pool.submit(_attempt, task, perform, own_device)
+                running[attempt] = (pool, task, own_device)
+            for attempt in wait(running, return_when=FIRST_COMPLETED).done:
+                pool, task, own_device = running.pop(attempt)
+                pool.shutdown()
+                free.append(own_device)
+                yield task, _reason(attempt)
     finally:
-        for child, _, _ in running.values():
-            child.kill()
+        held.close()
+        lifeline.close()
 
 
-def _child(task: Task, perform: Perform, device: str, sender: Connection) -> None:
-    """End with the parent, however it ends: a second runner must find nobody writing into
-    its runs.
-    """
+def _reason(attempt: Future[str | None]) -> str | None:
+    try:
+        return attempt.result()
+    except BrokenProcessPool:
+        return "its process ended without an answer, as when memory runs out"
 
-    def follow_parent() -> None:
-        parent = multiprocessing.parent_process()
-        assert parent is not None
-        parent.join()
+
+def _devices(device: str, workers: int) -> list[str]:
+    """The device of each worker; `auto` takes the GPUs in turn."""
+    if device != "auto":
+        return [device] * workers
+    import torch
+
+    num_gpus = torch.cuda.device_count()
+    return [f"cuda:{worker % num_gpus}" if num_gpus else device for worker in range(workers)]
+
+
+def _end_with(lifeline: Connection) -> None:
+    """End this process when the other end of the pipe closes."""
+
+    def watch() -> None:
+        lifeline.poll(None)
         os._exit(1)
 
-    threading.Thread(target=follow_parent, daemon=True).start()
-    sender.send(_attempt(task, perform, device))
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _on_ray(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Outcome]:
-    """One Ray task each, as many at a time as the cluster holds; a task whose worker dies is
-    retried.
+    """Run each task as one of Ray, as many at a time as the cluster holds.
+
+    Ray runs a task again whose worker died.
     """
     require_installed("ray")
     import ray
 
-    address = os.environ.get("RAY_ADDRESS", "")
-    if address not in ("", "auto", "local"):
-        try:  # Ray itself would try for minutes
-            parts = urlsplit(address if "://" in address else f"//{address}")
-            socket.create_connection(
-                (parts.hostname or "", parts.port or 0), timeout=_CONNECT_SECONDS
-            ).close()
-        except (OSError, ValueError) as error:
-            problem, where = "the Ray cluster cannot be reached", f"RAY_ADDRESS={address}"
-            expected, got = "HOST:PORT, or ray://HOST:PORT", str(error)
-            fix = "ray start --head there, or unset RAY_ADDRESS for a cluster on this machine"
-            raise ConfigError(problem, where=where, expected=expected, got=got, fix=fix) from error
+    _require_reachable(os.environ.get("RAY_ADDRESS", ""))
     try:
         ray.init(address="auto", log_to_driver=False, ignore_reinit_error=True)
     except ConnectionError as error:
@@ -199,3 +195,21 @@ def _on_ray(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Ou
                     yield task, f"{type(error).__name__}: {str(error).splitlines()[0]}"
     finally:
         ray.shutdown()
+
+
+def _require_reachable(address: str) -> None:
+    """Refuse the address of a cluster that does not answer; Ray itself would try for minutes."""
+    if address in ("", "auto", "local"):
+        return
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        place = (parts.hostname or "", parts.port or 0)
+        socket.create_connection(place, timeout=_CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            "the Ray cluster cannot be reached",
+            where=f"RAY_ADDRESS={address}",
+            expected="HOST:PORT, or ray://HOST:PORT",
+            got=str(error),
+            fix="ray start --head there, or unset RAY_ADDRESS for a cluster on this machine",
+        ) from error

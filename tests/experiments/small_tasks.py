@@ -1,14 +1,16 @@
-"""Work for the engine's processes to find by name."""
+"""Tasks that processes of a runner find by name."""
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vaiom.errors import DataError
-from vaiom.experiments.tasks import Engine
+from vaiom.experiments.tasks import TaskRunner
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,18 @@ def perform(task: Any, device: str) -> None:
         raise DataError("no bars", where="here")
     if task.id == "broken":
         raise ZeroDivisionError("an accident")
+    if task.id == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
     assert all((task.folder / run).exists() for run in task.runs)
-    (task.folder / task.id).write_text(device)
+    (task.folder / task.id).write_text(f"{device} {os.getpid()}")
 
 
 def hold_pipe(task: Any, device: str) -> None:
     """Open the named pipe of a task and keep it for as long as this process lives; after a minute,
-    say so.
+    say so. Other tasks end at once.
     """
+    if task.id != "pipe":
+        return
     with (task.folder / task.id).open("wb", buffering=0) as pipe:
         pipe.write(b"here")
         threading.Event().wait(60)
@@ -44,4 +50,4 @@ def hold_pipe(task: Any, device: str) -> None:
 
 
 def run_pipe_holder(folder: Path) -> None:
-    Engine(workers=2, device="cpu").run([Work("pipe", folder)], hold_pipe)
+    TaskRunner(workers=2, device="cpu").run([Work("pipe", folder)], hold_pipe)
