@@ -377,7 +377,7 @@ def test_scores_and_scales_of_bars_come_from_the_forecast_before_them() -> None:
     dists = ReturnDistributions(probs=probs, sigma=sigma, shape=SHAPE)
     columns = {
         "timestamp": np.arange(7) * 3600,
-        "log_ret": np.array([0.01, 0.02, np.nan, 0.0, -0.01, 0.03, 0.5]),
+        "log_ret": np.array([0.01, 0.02, np.nan, 0.0, -0.01, 0.03, 1.5]),
         "flags": np.array(
             [0, 0, 0, BAD_RETURN, MASK_BITS["missing"], MASK_BITS["stale"], MASK_BITS["bad_data"]]
         ),

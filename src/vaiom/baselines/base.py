@@ -16,7 +16,8 @@ import numpy.typing as npt
 from vaiom.codec import from_json, to_json
 from vaiom.corpus.store import Corpus
 from vaiom.errors import ConfigError, DataError
-from vaiom.features.fields import BAD_RETURN, INVALID, NUM_RETURN_BUCKETS, has_flag
+from vaiom.features.events import is_target
+from vaiom.features.fields import INVALID, NUM_RETURN_BUCKETS
 from vaiom.files import Progress, read_json, write_json
 
 Rows = npt.NDArray[np.integer]
@@ -167,8 +168,8 @@ def count_targets(corpus: Corpus, rows: Rows) -> Floats:
 
 def clean_returns(corpus: Corpus, rows: slice) -> Floats:
     """Log returns of the rows, NaN where one is undefined, exactly zero or excessive."""
-    bad = has_flag(corpus.columns["flags"][rows], BAD_RETURN)
-    return np.where(bad, np.nan, corpus.columns["log_ret"][rows])
+    clean = is_target(corpus.columns["flags"][rows])
+    return np.where(clean, corpus.columns["log_ret"][rows], np.nan)
 
 
 def smooth(counts: Floats) -> Floats:

@@ -24,6 +24,7 @@ from vaiom.codec import Stored, decode
 from vaiom.distribution.buckets import PIECES, TAIL_SHAPES, ReturnShape, Tail
 from vaiom.errors import DataError
 from vaiom.features import fields
+from vaiom.features.events import has_return, is_readable
 from vaiom.features.recursions import Bools, Floats, where
 from vaiom.files import canonical_json, sha256_of
 from vaiom.market.symbols import default_class
@@ -155,27 +156,26 @@ def fit_on_train(
     symbols = sorted(classes)
     end = int(np.datetime64(train_end, "s").astype(np.int64))
 
-    def events_of(asset: fields.Columns, bad: np.uint8 | int) -> Bools:
-        """Rows, from the second on, that are the target of a Train event and have none of these
-        flags.
-        """
-        event = ~fields.has_flag(asset["flags"][:-1], fields.ANY_MASK) & (
-            asset["timestamp"][1:] < end
-        )
-        return event & ~fields.has_flag(asset["flags"][1:], bad)
+    def follows_in_train(asset: fields.Columns) -> Bools:
+        """Rows, from the second on, that follow a readable row and lie in Train."""
+        return is_readable(asset["flags"][:-1]) & (asset["timestamp"][1:] < end)
 
     def pooled(name: str, bad: np.uint8 | int = 0) -> Floats:
-        """The sorted finite values of a quantity at the Train events of all assets."""
-        parts = (asset[name][1:][events_of(asset, bad)] for asset in map(own_values, symbols))
-        values = np.concatenate([part[np.isfinite(part)] for part in parts])
+        """The sorted finite values of a quantity in the targets of Train events of all assets."""
+        parts = []
+        for asset in map(own_values, symbols):
+            chosen = follows_in_train(asset) & ~fields.has_flag(asset["flags"][1:], bad)
+            values = asset[name][1:][chosen]
+            parts.append(values[np.isfinite(values)])
+        values = np.concatenate(parts)
         values.sort()
         return values
 
     zero_share = []
     for asset in map(own_values, symbols):
-        good = events_of(asset, fields.BAD_RETURN)
-        zero = events_of(asset, 0) & (asset["log_ret"][1:] == 0)
-        zero_share.append(float(zero.sum() / max(1, (zero | good).sum())))
+        known = follows_in_train(asset) & has_return(asset)[1:]
+        num_zero = (known & (asset["log_ret"][1:] == 0)).sum()
+        zero_share.append(float(num_zero / max(1, known.sum())))
     if like:
         edges, shape = like.edges, like.return_shape
     else:

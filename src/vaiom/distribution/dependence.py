@@ -22,14 +22,14 @@ import numpy as np
 from vaiom.codec import decode
 from vaiom.distribution.buckets import BucketDistribution, Floats
 from vaiom.errors import DataError
-from vaiom.features.fields import MASK_BITS, Columns, has_flag
+from vaiom.features.events import has_return
+from vaiom.features.fields import Columns
 from vaiom.files import read_json
 from vaiom.market.symbols import default_class
 
 LEAST_TAIL = 1e-9
 """PITs are kept this far from 0 and 1."""
 
-UNUSABLE = MASK_BITS["missing"] | MASK_BITS["bad_data"]
 """Bars that carry no information about dependence; zero returns do."""
 
 Series = tuple[Any, Floats, Floats]
@@ -312,11 +312,7 @@ def scale_of(dists: BucketDistribution[Any]) -> Floats:
 def series_of(dists: BucketDistribution[Any], prob_zero: float, columns: Columns) -> Series:
     """Scores and scales of an asset's bars, each by the forecast from the row before it."""
     log_ret = columns["log_ret"][1:]
-    usable = (
-        np.isfinite(log_ret)
-        & ~has_flag(columns["flags"][1:], UNUSABLE)
-        & (columns["sigma20"][:-1] > 0)
-    )
+    usable = has_return(columns)[1:] & (columns["sigma20"][:-1] > 0)
     forecasts = replace(dists, probs=dists.probs[:-1][usable], sigma=dists.sigma[:-1][usable])
     scores = scores_of(pit_of(forecasts, prob_zero, log_ret[usable].astype(np.float64)))
     return columns["timestamp"][1:][usable], scores, scale_of(forecasts)

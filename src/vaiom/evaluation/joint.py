@@ -34,7 +34,6 @@ from vaiom.errors import DataError
 from vaiom.evaluation.calibration import chi_square_tail, christoffersen, kupiec
 from vaiom.evaluation.inference import BlockBootstrap, bootstrap_blocks
 from vaiom.evaluation.predictor import ModelPredictor, seen_by
-from vaiom.features.fields import has_flag
 
 TRAIN_STAMPS = 20_000
 """Of the end of Train, on which the dependence is fitted."""
@@ -126,8 +125,7 @@ def make_panel(
     zero_share = np.array(fit_of_next_bar(seen_as).zero_share)[
         [*map(seen_as.asset_id, corpus.tokenizer.symbols)]
     ]
-    usable = (corpus.sigma20 > 0) & np.isfinite(corpus.log_ret_next) & (times < last)
-    usable[:-1] &= ~has_flag(corpus.columns["flags"][1:], dependence.UNUSABLE)
+    usable = (corpus.sigma20 > 0) & corpus.target().known & (times < last)
     for asset in corpus.asset_slices.values():
         usable[asset.start : min(asset.start + model.checkpoint.config.history - 1, asset.stop)] = (
             False

@@ -16,13 +16,22 @@ from vaiom.features.fields import ANY_MASK, BAD_RETURN, MASK_BITS, has_flag
 from vaiom.features.recursions import MAX_LOG_MOVE, Bools
 
 
-def is_event(flags: npt.NDArray[np.uint8], next_flags: npt.NDArray[np.uint8]) -> Bools:
-    """Rows without a mask whose next return is a target: known, believable and not exactly zero.
+def is_readable(flags: npt.NDArray[np.uint8]) -> Bools:
+    """Rows without a mask: a forecast from them is trained and scored."""
+    return ~has_flag(flags, ANY_MASK)
 
-    Arguments are the stored flags of the rows and of the rows after them. An event also needs a
-    bucket, which a row has once its scale is defined.
+
+def is_target(flags: npt.NDArray[np.uint8]) -> Bools:
+    """Rows whose own return is known, believable and not exactly zero."""
+    return ~has_flag(flags, BAD_RETURN)
+
+
+def is_event(flags: npt.NDArray[np.uint8], next_flags: npt.NDArray[np.uint8]) -> Bools:
+    """Readable rows before a target, from the stored flags of the rows and of the rows after them.
+
+    An event also has a bucket: an unmasked row's scale is defined.
     """
-    return ~has_flag(flags, ANY_MASK) & ~has_flag(next_flags, BAD_RETURN)
+    return is_readable(flags) & is_target(next_flags)
 
 
 def has_return(columns: Mapping[str, npt.NDArray[Any]]) -> Bools:

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from vaiom.baselines.base import smooth
 from vaiom.corpus.rows import Columns
 from vaiom.distribution.returns import ReturnDistribution, stack
-from vaiom.features.fields import ANY_MASK, BAD_RETURN
+from vaiom.features.events import is_event
 from vaiom.forecast.bars import moment_of
 from vaiom.model.config import class_of
 from vaiom.serve.follow import FeedHealth
@@ -91,7 +91,7 @@ def settle(
         due, returns.tolist(), every.quantile(FAN_LEVELS).tolist(), pits.tolist(), strict=True
     )
     for (dist, before, after), log_ret, quantiles, pit in figures:
-        scorable = not (before["flags"][-1] & ANY_MASK or after["flags"][-1] & BAD_RETURN)
+        scorable = bool(is_event(before["flags"][-1], after["flags"][-1]))
         bucket = int(after["return_bucket"][-1])
         probability = (
             max(float(dist.probs[class_of(bucket)]), _LEAST_PROBABILITY) if scorable else math.nan

@@ -27,7 +27,8 @@ from vaiom.corpus.rows import Columns, bars_of
 from vaiom.distribution.joint import JointDistribution
 from vaiom.distribution.returns import ReturnDistribution, to_dicts
 from vaiom.errors import DataError, UserError
-from vaiom.features.fields import ANY_MASK, BAD_RETURN, MASK_BITS, has_flag
+from vaiom.features.events import is_event
+from vaiom.features.fields import MASK_BITS
 from vaiom.forecast.bars import CLOCK_ALLOWANCE, seconds_of, utc_now
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import ForecastLedger, Settlement
@@ -418,9 +419,7 @@ class LiveAssets:
         counts = np.zeros(self.num_buckets, np.int64)
         for symbol in frames.keys() & {*self.forecaster.symbols}:
             rows, _ = self.forecaster.rows(bars_of(frames[symbol], f"bars of {symbol}"))
-            event = ~has_flag(rows["flags"][:-1], ANY_MASK) & ~has_flag(
-                rows["flags"][1:], BAD_RETURN
-            )
+            event = is_event(rows["flags"][:-1], rows["flags"][1:])
             event &= rows["timestamp"][1:].astype(np.int64) < seconds_of(self.train_end)
             event[: self.forecaster.context - 1] = False
             counts += np.bincount(rows["return_bucket"][1:][event], minlength=self.num_buckets + 1)[
