@@ -18,7 +18,7 @@ import vaiom
 from vaiom.errors import UserError
 from vaiom.market.folder import check_symbol
 from vaiom.market.formats import dukascopy
-from vaiom.market.formats.table import Options, Origin
+from vaiom.market.formats.source import Options, Origin
 
 PACKAGE = Path(vaiom.__file__).parent
 TOOL = Path(__file__).parents[1] / "tools" / "sbom.py"

@@ -21,7 +21,7 @@ from vaiom.cli.console import Answer, print_answer, print_json, progress_bar, sh
 from vaiom.cli.main import app
 from vaiom.cli.options import parse_date, parse_span
 from vaiom.errors import ConfigError, DataError
-from vaiom.market.formats.table import Options
+from vaiom.market.formats.source import Options
 from vaiom.report.tables import Column, Table, prose
 from vaiom.serve.run import ServeConfig
 from vaiom.training.loop import TrainResult

@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from vaiom.market.formats.read import read_source
-from vaiom.market.formats.table import Options, Origin
+from vaiom.market.formats.source import Options, Origin
 from vaiom.market.imports import combine
 from verification.fuzz.mutations import Mutate, spoil_bytes, spoil_text
 

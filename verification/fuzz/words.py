@@ -14,7 +14,7 @@ from vaiom.cli import options
 from vaiom.market.download import Ledger
 from vaiom.market.folder import check_symbol, open_manifest
 from vaiom.market.formats.dukascopy import parse_path
-from vaiom.market.formats.table import parse_stamps
+from vaiom.market.formats.stamps import parse_stamps
 from vaiom.market.symbols import find_pair
 from vaiom.training.experiment import Experiment
 from verification.fuzz.mutations import Mutate, spoil_json, spoil_text

@@ -58,7 +58,7 @@ def forecast(
     forecaster = vaiom.Forecaster.load(model, device)
     from vaiom.forecast.bars import coarsened
     from vaiom.market.check import check_bars, describe_problems
-    from vaiom.market.formats.table import Options
+    from vaiom.market.formats.source import Options
     from vaiom.market.imports import read_files
 
     with progress_bar("reading") as progress:
@@ -355,7 +355,7 @@ def follow(
     service.
     """
     from vaiom.market.feeds import open_feed
-    from vaiom.market.formats.table import Options
+    from vaiom.market.formats.source import Options
     from vaiom.serve.follow import Follower, HttpService
     from vaiom.serve.run import read_keys
 

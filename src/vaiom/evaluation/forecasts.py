@@ -45,7 +45,7 @@ from vaiom.evaluation.scores import (
 from vaiom.features.fields import NUM_RETURN_BUCKETS
 from vaiom.files import ensure_folder, sha256_of, write_json
 from vaiom.market.folder import read_parquet, readable_parquet
-from vaiom.market.formats.table import parse_stamps
+from vaiom.market.formats.stamps import parse_stamps
 from vaiom.market.timeframes import step_seconds
 from vaiom.model.checkpoint import load_model
 from vaiom.run import Run, find_run

@@ -25,7 +25,7 @@ from vaiom.market.folder import (
     check_symbol,
     infer_timeframe,
 )
-from vaiom.market.formats.table import guess_roles
+from vaiom.market.formats.columns import guess_roles
 from vaiom.market.resample import resample
 from vaiom.market.symbols import find_pair
 from vaiom.market.timeframes import format_span, timeframe_of

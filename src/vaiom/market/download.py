@@ -33,7 +33,8 @@ from vaiom.market import folder
 from vaiom.market.folder import require_ordered
 from vaiom.market.formats.dukascopy import decode_candles, price_scale_of
 from vaiom.market.formats.read import read_source
-from vaiom.market.formats.table import Options, Origin, drop_flat
+from vaiom.market.formats.source import Options, Origin
+from vaiom.market.formats.table import drop_flat
 
 DUKASCOPY_URL = "https://datafeed.dukascopy.com/datafeed"
 SOURCE = "dukascopy BID 1min"

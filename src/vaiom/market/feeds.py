@@ -17,7 +17,8 @@ from vaiom.errors import ConfigError, DataError, require_installed
 from vaiom.market.download import DUKASCOPY_URL, FeedFile, FileServer
 from vaiom.market.folder import BAR_SCHEMA, STAMP, infer_timeframe
 from vaiom.market.formats.dukascopy import price_scale_of
-from vaiom.market.formats.table import FileBars, Options, drop_flat
+from vaiom.market.formats.source import FileBars, Options
+from vaiom.market.formats.table import drop_flat
 from vaiom.market.imports import combine, given_symbol, list_files, read_one
 from vaiom.market.symbols import find_pair
 from vaiom.market.timeframes import timeframe_of

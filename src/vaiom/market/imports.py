@@ -27,15 +27,8 @@ from vaiom.files import (
 from vaiom.market import folder
 from vaiom.market.folder import infer_timeframe, require_calendar, require_ordered
 from vaiom.market.formats.read import FORMATS, read_source
-from vaiom.market.formats.table import (
-    REPAIR,
-    ROW,
-    SORT_FIX,
-    FileBars,
-    Options,
-    Origin,
-    count_out_of_place,
-)
+from vaiom.market.formats.source import REPAIR, ROW, SORT_FIX, FileBars, Options, Origin
+from vaiom.market.formats.table import count_out_of_place
 from vaiom.market.symbols import find_pair, find_symbol
 from vaiom.market.timeframes import format_span
 

@@ -15,7 +15,7 @@ from vaiom import files
 from vaiom.errors import DataError
 from vaiom.market import download
 from vaiom.market.folder import read_bars
-from vaiom.market.formats import dukascopy, read
+from vaiom.market.formats import dukascopy, packed
 from vaiom.market.imports import import_files
 
 HEADER = "time,open,high,low,close,volume\n"
@@ -180,7 +180,7 @@ CASES: dict[str, tuple[str, bytes | str, str]] = {
         "save the sheet as CSV",
     ),
     "empty zip": ("EURUSD.zip", zipped({}), "exactly one table"),
-    "bomb": ("EURUSD.zip", zipped({"a.csv": "0" * (read.RATIO_FROM + 1)}), "too much"),
+    "bomb": ("EURUSD.zip", zipped({"a.csv": "0" * (packed.RATIO_FROM + 1)}), "too much"),
     "encrypted": ("EURUSD.zip", encrypted(zipped({"a.csv": HEADER + GOOD})), "encrypted"),
     "damaged zip": (
         "EURUSD.zip",
@@ -285,7 +285,7 @@ def test_zip_members_are_never_extracted(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_sizes_that_a_hostile_file_cannot_exceed() -> None:
     mib = 1024 * 1024
     assert (64 * mib, 256 * mib) == (dukascopy.MAX_UNPACKED, dukascopy.MAX_DICTIONARY)
-    assert (4096 * mib, 200, mib) == (read.MAX_UNPACKED, read.MAX_RATIO, read.RATIO_FROM)
+    assert (4096 * mib, 200, mib) == (packed.MAX_UNPACKED, packed.MAX_RATIO, packed.RATIO_FROM)
     assert (4096 * mib, mib) == (files.MOST_UNPACKED, download.LARGEST_BODY_BYTES)
 
 

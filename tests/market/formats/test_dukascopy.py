@@ -19,7 +19,8 @@ from vaiom.errors import DataError
 from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS
 from vaiom.market.formats import dukascopy
 from vaiom.market.formats.dukascopy import decode_candles, parse_path, price_scale_of
-from vaiom.market.formats.table import FileBars, Options, Origin, drop_flat, parse_bars
+from vaiom.market.formats.source import FileBars, Options, Origin
+from vaiom.market.formats.table import drop_flat, parse_bars
 
 DAY = datetime(2019, 2, 4)
 DAY_PATH = "EURUSD/2019/01/04/BID_candles_min_1.bi5"

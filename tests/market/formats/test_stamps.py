@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaiom.errors import DataError
-from vaiom.market.formats.table import parse_stamps
+from vaiom.market.formats.stamps import parse_stamps
 
 NAIVE = (
     "%Y-%m-%d %H:%M:%S",
