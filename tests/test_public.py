@@ -46,7 +46,7 @@ def test_the_whole_job(tmp_path: Path) -> None:
     market = vaiom.simulate(tmp_path / "bars", assets=2, bars=3_000)
     bars = vaiom.read_bars(str(tmp_path / "bars"))
     assert all(bars[symbol].equals(frame) for symbol, frame in market.items())
-    assert repr(bars) == repr(market) == f"<Bars of 2 assets, 6,000 rows: {', '.join(bars)}>"
+    assert repr(bars) == repr(market) == f"<BarFrames of 2 assets, 6,000 rows: {', '.join(bars)}>"
 
     corpus = vaiom.build_corpus(tmp_path / "bars", tmp_path / "corpus", splits=SPLITS)
     assert vaiom.open_corpus(tmp_path / "corpus").sha256 == corpus.sha256

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vaiom.evaluation.evaluate import Evaluation
     from vaiom.evaluation.forecasts import score
     from vaiom.forecast.forecaster import Forecaster
-    from vaiom.market.folder import Bars, read_bars
+    from vaiom.market.folder import BarFrames, read_bars
     from vaiom.training.experiment import Experiment
     from vaiom.training.loop import TrainResult
 
@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 
-def simulate(out: str | Path, *, overwrite: bool = False, **options: Any) -> Bars:
+def simulate(out: str | Path, *, overwrite: bool = False, **options: Any) -> BarFrames:
     """Simulate a market into a bar folder, with its true distributions beside the bars; returns the
     bars by symbol.
 

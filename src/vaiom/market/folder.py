@@ -266,23 +266,23 @@ def count_bars(path: Path) -> int:
         return int(pq.ParquetFile(path).metadata.num_rows)
 
 
-class Bars(dict[str, pl.DataFrame]):
+class BarFrames(dict[str, pl.DataFrame]):
     """The bars of assets by symbol."""
 
     def __repr__(self) -> str:
         return (
-            f"<Bars of {len(self)} assets, {sum(map(len, self.values())):,} rows: "
+            f"<BarFrames of {len(self)} assets, {sum(map(len, self.values())):,} rows: "
             f"{', '.join(self)}>"
         )
 
 
-def read_bars(path: str | Path) -> Bars:
+def read_bars(path: str | Path) -> BarFrames:
     """All bars of a bar folder, or of one Parquet file named by its symbol: {symbol: frame}."""
     path = Path(path)
     files = (
         [path] if path.is_file() else [path / f"{symbol}.parquet" for symbol in symbols_in(path)]
     )
-    return Bars({check_symbol(file.stem): read_ordered(file) for file in files})
+    return BarFrames({check_symbol(file.stem): read_ordered(file) for file in files})
 
 
 def write_symbol(folder: Path, symbol: str, frame: pl.DataFrame) -> Path:
