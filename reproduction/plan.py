@@ -17,11 +17,11 @@ from typing import Any
 from reproduction.paper import BEST, COMPARISONS, JUDGED, MAIN, MAIN_TIMEFRAME, SEEDS, Comparison
 from reproduction.records import BASELINES, CORPUS, ENSEMBLE, PAIR, RUN, WALK
 from reproduction.tasks import Task
+from reproduction.walk_forward import years_of
 from vaiom.corpus.splits import VALIDATION
 from vaiom.corpus.store import Corpus
 from vaiom.errors import ConfigError
 from vaiom.experiments.registry import experiment
-from vaiom.experiments.walk_forward import years_of
 from vaiom.model.config import PAPER_VOCABULARY, ModelConfig
 from vaiom.model.vaiom import count_parameters
 from vaiom.training.experiment import Experiment, changed

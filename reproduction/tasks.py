@@ -36,6 +36,7 @@ from reproduction.records import (
     read_record,
     read_records,
 )
+from reproduction.walk_forward import TREES, score_year, splits_of
 from vaiom import __version__
 from vaiom.baselines.store import load_losses, losses_file
 from vaiom.codec import to_json
@@ -46,7 +47,6 @@ from vaiom.evaluation.ledger import record_look
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import MODEL, event_bits, read_events, score_events
 from vaiom.experiments.tasks import TaskRunner
-from vaiom.experiments.walk_forward import TREES, score_year, splits_of
 from vaiom.experiments.whole_job import evaluate_splits
 from vaiom.files import Progress, canonical_json, sha256_of
 from vaiom.model.vaiom import count_parameters

@@ -13,13 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies import random_bars
-from training.tiny_runs import TINY
-from vaiom.baselines import lightgbm
-from vaiom.corpus.build import CorpusConfig, build_corpus
-from vaiom.corpus.splits import SplitConfig
-from vaiom.corpus.store import Corpus, open_corpus, under_splits
-from vaiom.experiments.walk_forward import (
+from reproduction.walk_forward import (
     MAX_YEARS,
     MIN_TRAIN_YEARS,
     TEST,
@@ -29,6 +23,12 @@ from vaiom.experiments.walk_forward import (
     splits_of,
     years_of,
 )
+from strategies import random_bars
+from training.tiny_runs import TINY
+from vaiom.baselines import lightgbm
+from vaiom.corpus.build import CorpusConfig, build_corpus
+from vaiom.corpus.splits import SplitConfig
+from vaiom.corpus.store import Corpus, open_corpus, under_splits
 from vaiom.files import read_json
 from vaiom.market.folder import read_bars, write_symbol
 from vaiom.training.loop import train
