@@ -2,7 +2,7 @@
 
 Enters: a corpus. Leaves: the years that it can be tested on, the splits of a year, and the losses
 of a run and of baselines in it.
-Paper: Limitations asks for it; its figures are ours.
+Not in the paper: its split of one year, repeated for others.
 """
 
 from __future__ import annotations
