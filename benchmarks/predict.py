@@ -3,7 +3,7 @@
 Enters: nothing; weights are random, which costs the same as trained ones. Leaves: a `Measurement`
 of one forecast by PyTorch, inputs and distribution included, on one thread. `extra` has the same
 for ONNX Runtime where it is installed, both on more threads, and the time of taking a live bar. All
-engines must give the same probabilities.
+backends must give the same probabilities.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from vaiom.corpus.rows import meta_of
 from vaiom.corpus.tokenizer import Tokenizer
 from vaiom.errors import ConfigError, VaiomError
 from vaiom.features.fields import inputs_of
-from vaiom.forecast.backend import TOLERANCE, Engine, OnnxEngine
+from vaiom.forecast.backend import TOLERANCE, Backend, OnnxBackend
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.torch_backend import TorchEngine, exported_bytes
+from vaiom.forecast.torch_backend import TorchBackend, exported_bytes
 from vaiom.forecast.window import Window
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import Checkpoint, ModelCard, Provenance
@@ -50,11 +50,13 @@ def measure(config: ModelConfig, repeats: int = REPEATS) -> Measurement:
     ways: dict[str, Callable[[], Any]] = {"plain": lambda: plain_probs(forecaster, window)}
     exported = _exported(forecaster)
     for threads in THREADS:
-        engines: dict[str, Engine] = {"torch": TorchEngine(_model(forecaster), threads=threads)}
+        backends: dict[str, Backend] = {"torch": TorchBackend(_model(forecaster), threads=threads)}
         if exported is not None:
-            engines["onnxruntime"] = OnnxEngine(exported, threads)
-        for name, engine in engines.items():
-            ways[f"{name}_{threads}"] = partial(_probs, Forecaster(engine, forecaster.card), window)
+            backends["onnxruntime"] = OnnxBackend(exported, threads)
+        for name, backend in backends.items():
+            ways[f"{name}_{threads}"] = partial(
+                _probs, Forecaster(backend, forecaster.card), window
+            )
     equal = require_equal({name: way() for name, way in ways.items()})
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeats):
@@ -95,7 +97,7 @@ def require_equal(answers: dict[str, Any]) -> str:
     worst = max(float(np.abs(answer - answers["plain"]).max()) for answer in answers.values())
     if not worst <= TOLERANCE:
         raise VaiomError(
-            f"the engines differ: {worst:.2g} in a probability, {TOLERANCE:g} is allowed"
+            f"the backends differ: {worst:.2g} in a probability, {TOLERANCE:g} is allowed"
         )
     return f"probabilities of {len(answers)} ways, to {worst:.0e}"
 
@@ -120,7 +122,7 @@ def _forecaster(config: ModelConfig) -> tuple[Forecaster, Window]:
         tokenizer = corpus_in_memory(Path(folder) / "bars", CorpusConfig()).tokenizer
     torch.manual_seed(0)
     model = Vaiom(config, tokenizer.vocabulary_sizes).eval()
-    forecaster = Forecaster(TorchEngine(model), card(config, tokenizer))
+    forecaster = Forecaster(TorchBackend(model), card(config, tokenizer))
     symbol, bars = next(iter(assets.items()))
     return forecaster, forecaster.windows({symbol: bars})[0]
 
@@ -141,8 +143,8 @@ def card(config: ModelConfig, tokenizer: Tokenizer) -> ModelCard:
 
 
 def _model(forecaster: Forecaster) -> Vaiom:
-    assert isinstance(forecaster.engine, TorchEngine)
-    return forecaster.engine.model
+    assert isinstance(forecaster.backend, TorchBackend)
+    return forecaster.backend.model
 
 
 def _exported(forecaster: Forecaster) -> bytes | None:

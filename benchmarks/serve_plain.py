@@ -19,7 +19,7 @@ import uvicorn
 from vaiom.corpus.rows import meta_of
 from vaiom.features.fields import inputs_of
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.torch_backend import TorchEngine
+from vaiom.forecast.torch_backend import TorchBackend
 from vaiom.model.heads import return_log_probs
 
 
@@ -28,9 +28,9 @@ def plain_forecast(forecaster: Forecaster, request: dict[str, Any]) -> dict[str,
     [window] = forecaster.windows({request["symbol"]: pl.DataFrame(rows)})
     meta = meta_of(forecaster.tokenizer, window.symbol)
     events = inputs_of(forecaster.config, window.columns, meta)
-    assert isinstance(forecaster.engine, TorchEngine)
+    assert isinstance(forecaster.backend, TorchBackend)
     with torch.no_grad():
-        logits = forecaster.engine.model(
+        logits = forecaster.backend.model(
             torch.from_numpy(events)[None], torch.from_numpy(meta)[None]
         )
     probs = return_log_probs(logits)[0, -1].double().exp().numpy()

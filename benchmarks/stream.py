@@ -27,7 +27,7 @@ from vaiom.corpus.store import Corpus
 from vaiom.errors import VaiomError
 from vaiom.experiments.registry import experiment
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.torch_backend import TorchEngine
+from vaiom.forecast.torch_backend import TorchBackend
 from vaiom.market.folder import read_bars
 from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom
@@ -59,7 +59,7 @@ def measure(
         corpus = corpus_in_memory(Path(folder) / "bars")
     torch.manual_seed(0)
     model = Vaiom(config, corpus.tokenizer.vocabulary_sizes).eval()
-    forecaster = Forecaster(TorchEngine(model, threads=1), card(config, corpus.tokenizer))
+    forecaster = Forecaster(TorchBackend(model, threads=1), card(config, corpus.tokenizer))
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     worst, ours, windows = _race(assets, forecaster, pushed)

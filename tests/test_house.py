@@ -289,7 +289,7 @@ run("demo", "--out", {str(tmp_path / "demo")!r})
     answer, more = said.stdout.split("----")
     full = vaiom.Forecaster.pretrained("fx-1h")
     assert json.loads(answer)["model"]["engine"] == "numpy"
-    assert full.engine.name == "torch"
+    assert full.backend.name == "torch"
     [one] = json.loads(answer)["forecasts"]
     further, history = json.loads(more)
     np.testing.assert_allclose(one["probs"], full.predict(bars, "EURUSD").probs, atol=1e-6, rtol=0)

@@ -196,8 +196,8 @@ def test_packaged_weights_are_the_tensors_that_their_runs_recorded() -> None:
         forecaster = Forecaster.pretrained(name)
         known = {look["checkpoint_sha256"] for look in looks if look["run"] == run}
         assert forecaster.card.sha256 in known
-        assert forecaster.engine.horizons
-        assert forecaster.engine.horizons.fitted.checkpoint_sha256 == forecaster.card.sha256
+        assert forecaster.backend.horizons
+        assert forecaster.backend.horizons.fitted.checkpoint_sha256 == forecaster.card.sha256
 
 
 def test_the_package_holds_no_bars_and_fits_a_wheel_of_20_mb() -> None:

@@ -19,7 +19,7 @@ from vaiom.corpus.tokenizer import (
     fit_shape,
     fit_signed_edges,
 )
-from vaiom.distribution.buckets import PIECES
+from vaiom.distribution.shape import PIECES
 from vaiom.errors import DataError
 
 any_float = st.floats(allow_nan=True, allow_infinity=True)

@@ -29,7 +29,7 @@ from vaiom.corpus.build import build_corpus
 from vaiom.corpus.store import open_corpus
 from vaiom.features.fields import OWN_FIELDS, SIGNED_FIELDS
 from vaiom.corpus.rows import RowMaker, bars_of
-from vaiom.forecast.bars import live_bar
+from vaiom.forecast.bars import parse_bar
 from vaiom.market.folder import write_symbol
 from vaiom.model.config import ModelConfig
 
@@ -49,7 +49,7 @@ def test_the_new_field(tmp_path):
 
     maker = RowMaker(model.input_fields, corpus.tokenizer)
     _, state = maker(bars_of(bars[:-1]))
-    row, _ = maker(live_bar(bars.row(-1, named=True), "EURUSD"), state)
+    row, _ = maker(parse_bar(bars.row(-1, named=True), "EURUSD"), state)
     assert row["body_z"][0] == corpus.columns["body_z"][-1] != 0
     assert "body_z" in OWN_FIELDS and "body_z" in SIGNED_FIELDS
 """

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaiom.corpus.tokenizer import fit_shape
-from vaiom.distribution.buckets import ReturnDistributions
+from vaiom.distribution.buckets import BucketDistribution
 from vaiom.distribution.returns import ReturnDistribution, as_csv, notes_of
 from vaiom.errors import ConfigError
 
@@ -80,7 +80,7 @@ def test_quantiles_invert_the_distribution_function(
     np.testing.assert_allclose(dist.cdf(x), q, atol=1e-10)
     # Back again, where there is mass to tell neighbours apart.
     again = np.asarray(dist.quantile(np.asarray(dist.cdf(x))))
-    steep = np.asarray(dist.density(x)) * dist.sigma > 1e-4
+    steep = np.asarray(dist.pdf(x)) * dist.sigma > 1e-4
     np.testing.assert_allclose(again[steep], x[steep], rtol=1e-6, atol=1e-8 * dist.sigma)
     assert dist.quantile(q[0]) == x[0]
 
@@ -141,14 +141,14 @@ def test_what_is_no_number_has_no_probability(dist: ReturnDistribution) -> None:
 def test_the_density_integrates_to_the_distribution_function() -> None:
     dist = distribution(np.random.default_rng(2).dirichlet(np.ones(16)))
     x = np.linspace(-12, 12, 400_001) * dist.sigma
-    total = np.concatenate([[0], np.cumsum(np.asarray(dist.density(x))[1:] * np.diff(x))])
+    total = np.concatenate([[0], np.cumsum(np.asarray(dist.pdf(x))[1:] * np.diff(x))])
     np.testing.assert_allclose(dist.cdf(x[0]) + total, dist.cdf(x), atol=1e-3)
 
 
 def test_samples_follow_the_distribution_and_repeat_with_their_seed() -> None:
     dist = distribution(np.random.default_rng(1).dirichlet(np.ones(16)))
-    drawn = dist.sample(200_000, seed=4)
-    np.testing.assert_array_equal(drawn, dist.sample(200_000, seed=4))
+    drawn = dist.rvs(200_000, seed=4)
+    np.testing.assert_array_equal(drawn, dist.rvs(200_000, seed=4))
     u = np.sort(np.asarray(dist.cdf(drawn)))
     assert np.abs(u - (np.arange(len(u)) + 0.5) / len(u)).max() < 0.005
     assert drawn.mean() == pytest.approx(dist.mean(), abs=0.05 * dist.sigma)
@@ -157,11 +157,11 @@ def test_samples_follow_the_distribution_and_repeat_with_their_seed() -> None:
 @given(distributions(), levels)
 def test_names_of_scipy_are_there(dist: ReturnDistribution, q: float) -> None:
     assert dist.ppf(q) == dist.quantile(q)
-    assert dist.pdf(dist.sigma) == dist.density(dist.sigma)
+    assert dist.pdf(dist.sigma) == dist.pdf(dist.sigma)
     with np.errstate(divide="ignore"):
         assert dist.logpdf(dist.sigma) == np.log(dist.pdf(dist.sigma))
     assert dist.interval(0.9) == pytest.approx((dist.ppf(0.05), dist.ppf(0.95)))
-    np.testing.assert_array_equal(dist.rvs(7, seed=3), dist.sample(7, seed=3))
+    np.testing.assert_array_equal(dist.rvs(7, seed=3), dist.rvs(7, seed=3))
     assert dist.rvs(7, seed=3).shape == (7,)
     np.testing.assert_array_equal(dist.rvs((2, 3), seed=3).ravel(), dist.rvs(6, seed=3))
     np.testing.assert_array_equal(dist.rvs(np.int64(6), seed=3), dist.rvs(6, seed=3))
@@ -203,7 +203,7 @@ def test_many_at_once_answer_as_each_alone_to_the_bit(
     some: list[ReturnDistribution], level: float, seed: int
 ) -> None:
     alone = [ReturnDistribution(**{**fields(dist), "shape": some[0].shape}) for dist in some]
-    many = ReturnDistributions(
+    many = BucketDistribution(
         probs=np.stack([dist.probs for dist in alone]),
         sigma=np.array([dist.sigma for dist in alone]),
         shape=some[0].shape,
@@ -244,7 +244,7 @@ def fields(dist: ReturnDistribution) -> dict[str, object]:
 
 
 def test_no_events_have_no_answers() -> None:
-    none = ReturnDistributions(probs=np.empty((0, 16)), sigma=np.empty(0), shape=SHAPE)
+    none = BucketDistribution(probs=np.empty((0, 16)), sigma=np.empty(0), shape=SHAPE)
     for answer in (
         none.cdf(np.empty(0)),
         none.quantile(0.5),

@@ -21,27 +21,26 @@ from scipy.integrate import quad
 from scipy.stats import multivariate_normal, multivariate_t, norm, t
 
 from vaiom.codec import from_json, to_json
-from vaiom.distribution.buckets import (
-    PIECES,
-    BucketDistribution,
-    ReturnDistributions,
-    ReturnShape,
-    Tail,
-)
-from vaiom.distribution.dependence import (
+from vaiom.distribution.buckets import BucketDistribution
+from vaiom.distribution.copula import (
     LEAST_TAIL,
-    Dependence,
-    ReferenceCopula,
-    average,
     correlation_of,
     log_density,
     pit_of,
-    scale_of,
     scores_of,
-    series_of,
+)
+from vaiom.distribution.dependence import (
+    Dependence,
+    ReferenceCopula,
+    ScoreSeries,
+    scale_of,
+    score_series,
+    update_ewma,
     with_variances,
 )
-from vaiom.distribution.joint import DRAWS, SHOWN_LEVELS, Estimate, JointDistribution, Portfolio
+from vaiom.distribution.joint import DRAWS, JointDistribution
+from vaiom.distribution.portfolio import SHOWN_LEVELS, Estimate, Portfolio
+from vaiom.distribution.shape import PIECES, ReturnShape, Tail
 from vaiom.errors import ConfigError, DataError
 from vaiom.features.fields import BAD_RETURN, MASK_BITS
 from vaiom.files import write_json
@@ -50,7 +49,7 @@ KNOTS = np.linspace(-3, 3, 14 * PIECES + 1)
 SHAPE = ReturnShape(knots=KNOTS, lower=Tail(scale=0.5, shape=0.1), upper=Tail(scale=0.5, shape=0.1))
 
 
-def dist(seed: int, sigma: float = 0.01) -> BucketDistribution[float]:
+def dist(seed: int, sigma: float = 0.01) -> BucketDistribution:
     return BucketDistribution(
         probs=np.random.default_rng(seed).dirichlet(np.full(16, 5.0)), sigma=sigma, shape=SHAPE
     )
@@ -161,7 +160,7 @@ def test_a_relation_between_assets_survives_other_volatilities() -> None:
     """
     rng = np.random.default_rng(0)
     start = fit(3, covariance=random_covariance(3, 1) + np.eye(3), shrinkage=1e-3, decay=0.99)
-    state = start.begin()
+    state = start.initial_state()
 
     def moves(scales: list[float]) -> np.ndarray:
         a, b = scales * rng.standard_normal(2)
@@ -170,7 +169,7 @@ def test_a_relation_between_assets_survives_other_volatilities() -> None:
     for _ in range(600):
         own = np.exp(rng.normal(0, 0.4, 2)).tolist()
         scales = np.array([*own, math.hypot(*own)])
-        state = state.after(start.symbols, moves(own) / scales, scales)
+        state = state.updated(start.symbols, moves(own) / scales, scales)
     for a, b in ((1.0, 1.0), (2.0, 0.5)):
         found = state.correlation(start.symbols, np.array([a, b, math.hypot(a, b)]))
         assert found[0, 2] == pytest.approx(a / math.hypot(a, b), abs=0.1)
@@ -185,19 +184,19 @@ def test_an_average_with_absent_assets_stays_positive_definite(
     for _ in range(50):
         values = rng.standard_normal(size)
         values[rng.random(size) < 0.4] = np.nan
-        matrix = average(matrix, values, decay)
+        matrix = update_ewma(matrix, values, decay)
         assert np.linalg.eigvalsh(matrix)[0] > 0
-    assert average(matrix, np.full(size, np.nan), decay) == pytest.approx(matrix)
+    assert update_ewma(matrix, np.full(size, np.nan), decay) == pytest.approx(matrix)
 
 
 def test_assets_are_exchangeable_and_may_be_absent_or_new() -> None:
     names, rng = ["A0", "A1", "A2", "NEW"], np.random.default_rng(3)
-    state = other = fit(3).begin()
+    state = other = fit(3).initial_state()
     for stamp in range(40):
         scores, scales = rng.standard_normal(4), rng.uniform(0.5, 2, 4)
         there = [0, 1, 2] if stamp < 20 else [1, 2, 3]
-        state = state.after([names[i] for i in there], scores[there], scales[there])
-        other = other.after(
+        state = state.updated([names[i] for i in there], scores[there], scales[there])
+        other = other.updated(
             [names[i] for i in there[::-1]], scores[there][::-1], scales[there][::-1]
         )
     scales = np.array([1.0, 2.0, 0.5, 1.5])
@@ -217,15 +216,15 @@ def test_assets_are_exchangeable_and_may_be_absent_or_new() -> None:
 def test_the_state_at_a_stamp_knows_nothing_of_later_ones() -> None:
     rng, start = np.random.default_rng(5), fit(3)
     series = {
-        name: (np.arange(30), rng.standard_normal(30), rng.uniform(1, 2, 30))
+        name: ScoreSeries(np.arange(30), rng.standard_normal(30), rng.uniform(1, 2, 30))
         for name in start.symbols
     }
-    cut = {name: tuple(part[:20] for part in each) for name, each in series.items()}
-    plain = start.begin().after_all(cut)
-    step = start.begin()
+    cut = {name: ScoreSeries(*(part[:20] for part in each)) for name, each in series.items()}
+    plain = start.initial_state().updated_through(cut)
+    step = start.initial_state()
     for at in range(20):
         columns = np.array([[each[1][at], each[2][at]] for each in series.values()])
-        step = step.after(start.symbols, columns[:, 0], columns[:, 1])
+        step = step.updated(start.symbols, columns[:, 0], columns[:, 1])
     assert np.array_equal(plain.covariance, step.covariance)
 
 
@@ -246,11 +245,11 @@ def test_a_fit_survives_json_and_what_makes_no_sense_is_refused() -> None:
         ("size", {"covariance": np.eye(4)}),
         ("size", {"covariance": np.ones((3, 3, 3))}),
         ("size", {"correlation": np.eye(2)}),
-        ("sense", {"decay": 0.0}),
-        ("sense", {"decay": 1.0}),
-        ("sense", {"shrinkage": 0.0}),
-        ("sense", {"shrinkage": 1.1}),
-        ("sense", {"degrees": {"4": 8.0}}),
+        ("weights", {"decay": 0.0}),
+        ("weights", {"decay": 1.0}),
+        ("weights", {"shrinkage": 0.0}),
+        ("weights", {"shrinkage": 1.1}),
+        ("one bar", {"degrees": {"4": 8.0}}),
     ):
         with pytest.raises(ValueError, match=words):
             fit(3, **wrong)
@@ -276,14 +275,14 @@ def test_a_stamp_with_all_assets_enters_the_average_in_the_fitted_unit() -> None
     own = np.sqrt(np.diag(start.covariance))
     moves = scores * scales / np.exp(np.log(scales / own).mean())
     plain = 0.9 * start.covariance + 0.1 * np.outer(moves, moves)
-    after = start.begin().after(start.symbols, scores, scales)
+    after = start.initial_state().updated(start.symbols, scores, scales)
     unit = math.exp(np.log(np.diag(start.covariance) / np.diag(plain)).mean())
     np.testing.assert_allclose(after.covariance, unit * plain, rtol=1e-12)
     assert after.counts.tolist() == [1, 1, 1]
-    louder = start.begin().after(start.symbols, scores, 7 * scales)
+    louder = start.initial_state().updated(start.symbols, scores, 7 * scales)
     np.testing.assert_allclose(louder.covariance, after.covariance, rtol=1e-12)
     # Alone an asset says nothing about dependence.
-    assert after.after(["A1"], scores[:1], scales[:1]).counts.tolist() == [1, 1, 1]
+    assert after.updated(["A1"], scores[:1], scales[:1]).counts.tolist() == [1, 1, 1]
 
 
 def test_absent_assets_have_the_moments_that_the_present_ones_imply() -> None:
@@ -295,11 +294,11 @@ def test_absent_assets_have_the_moments_that_the_present_ones_imply() -> None:
     moments = np.outer(filled, filled)
     moments[np.ix_(gone, gone)] += matrix[np.ix_(gone, gone)] - cross @ matrix[np.ix_(here, gone)]
     np.testing.assert_allclose(
-        average(matrix, values, 0.8), 0.8 * matrix + 0.2 * moments, rtol=1e-12
+        update_ewma(matrix, values, 0.8), 0.8 * matrix + 0.2 * moments, rtol=1e-12
     )
     whole = np.array([1.0, -2.0, 0.5, 0.1])
     np.testing.assert_allclose(
-        average(matrix, whole, 0.8), 0.8 * matrix + 0.2 * np.outer(whole, whole)
+        update_ewma(matrix, whole, 0.8), 0.8 * matrix + 0.2 * np.outer(whole, whole)
     )
 
 
@@ -318,18 +317,18 @@ def test_a_new_asset_is_as_correlated_as_its_class_within_limits(level: float) -
     ):
         explained = np.array(means) @ np.linalg.inv(matrix) @ means
         expected = np.array(means) * min(1, math.sqrt(0.5 / explained))
-        found = start.begin().correlation([*start.symbols, new], np.append(scales, 3.0))
+        found = start.initial_state().correlation([*start.symbols, new], np.append(scales, 3.0))
         np.testing.assert_allclose(found[:4, :4], matrix, rtol=1e-9)
         np.testing.assert_allclose(found[4, :4], expected, rtol=1e-9)
     assert (explained > 0.5) == (level == 0.95)
     # A class that Train did not have is independent.
-    assert not start.begin().correlation(["A0", "BTCUSDT"], np.ones(2))[0, 1]
-    assert start.begin().correlation(["GBPUSD", "EURGBP"], np.array([3.0, 4.0]))[0, 1] > 0
+    assert not start.initial_state().correlation(["A0", "BTCUSDT"], np.ones(2))[0, 1]
+    assert start.initial_state().correlation(["GBPUSD", "EURGBP"], np.array([3.0, 4.0]))[0, 1] > 0
 
 
 def test_the_correlation_is_shrunk_to_that_of_train() -> None:
     start = fit(3, shrinkage=0.3)
-    state = replace(start.begin(), covariance=random_covariance(3, 9))
+    state = replace(start.initial_state(), covariance=random_covariance(3, 9))
     mixed = 0.7 * state.covariance + 0.3 * start.covariance
     found = state.correlation(["A2", "A0"], np.sqrt(np.diag(mixed))[[2, 0]])
     np.testing.assert_allclose(found, correlation_of(mixed[np.ix_([2, 0], [2, 0])]), rtol=1e-6)
@@ -339,19 +338,19 @@ def test_series_with_holes_run_stamp_by_stamp() -> None:
     start, rng = fit(3), np.random.default_rng(6)
     stamps = {"A0": [1, 2, 3, 6], "A1": [2, 3, 4], "A2": [1, 3, 6]}
     series = {
-        name: (np.array(own), rng.standard_normal(len(own)), rng.uniform(1, 2, len(own)))
+        name: ScoreSeries(np.array(own), rng.standard_normal(len(own)), rng.uniform(1, 2, len(own)))
         for name, own in stamps.items()
     }
-    step, table = start.begin(), np.full((2, 7, 3), np.nan)
+    step, table = start.initial_state(), np.full((2, 7, 3), np.nan)
     for asset, (own, *values) in enumerate(series.values()):
         table[:, own, asset] = values
     for scores, scales in table[:, [1, 2, 3, 4, 6]].swapaxes(0, 1):
         there = np.flatnonzero(~np.isnan(scores))
-        step = step.after([f"A{asset}" for asset in there], scores[there], scales[there])
-    after = start.begin().after_all(series)
+        step = step.updated([f"A{asset}" for asset in there], scores[there], scales[there])
+    after = start.initial_state().updated_through(series)
     np.testing.assert_array_equal(after.covariance, step.covariance)
     assert after.counts.tolist() == [4, 2, 3]
-    assert len(list(start.begin().through(start.symbols, *table[:, 1:4]))) == 4
+    assert len(list(start.initial_state().states(start.symbols, *table[:, 1:4]))) == 4
 
 
 def test_a_correlation_has_ones_on_its_diagonal_to_the_bit() -> None:
@@ -374,7 +373,7 @@ def test_scores_and_scales_of_bars_come_from_the_forecast_before_them() -> None:
         np.random.default_rng(0).dirichlet(np.full(16, 5.0), 7),
         np.linspace(0.01, 0.02, 7),
     )
-    dists = ReturnDistributions(probs=probs, sigma=sigma, shape=SHAPE)
+    dists = BucketDistribution(probs=probs, sigma=sigma, shape=SHAPE)
     columns = {
         "timestamp": np.arange(7) * 3600,
         "log_ret": np.array([0.01, 0.02, np.nan, 0.0, -0.01, 0.03, 1.5]),
@@ -383,7 +382,7 @@ def test_scores_and_scales_of_bars_come_from_the_forecast_before_them() -> None:
         ),
         "sigma20": sigma,
     }
-    stamps, scores, scales = series_of(dists, 0.1, columns)
+    stamps, scores, scales = score_series(dists, 0.1, columns)
     assert (stamps // 3600).tolist() == [1, 3, 5]
     for row, score, scale in zip((1, 3, 5), scores, scales, strict=True):
         before = BucketDistribution(probs=probs[row - 1], sigma=float(sigma[row - 1]), shape=SHAPE)
@@ -392,7 +391,7 @@ def test_scores_and_scales_of_bars_come_from_the_forecast_before_them() -> None:
             (before.quantile(norm.cdf(1)) - before.quantile(norm.cdf(-1))) / 2, rel=1e-5
         )
         assert scale == scale_of(before)
-    undefined = series_of(
+    undefined = score_series(
         dists, 0.1, {**columns, "sigma20": np.where(np.arange(7) == 2, 0.0, sigma)}
     )
     assert (undefined[0] // 3600).tolist() == [1, 5]
@@ -463,7 +462,7 @@ def test_what_is_learned_in_two_steps_is_what_is_learned_at_once(degrees: float 
     np.testing.assert_allclose(steps.location, once.location, rtol=1e-9)
     np.testing.assert_allclose(steps.scatter, once.scatter, rtol=1e-9)
     assert np.array_equal(once.scatter, once.scatter.T)
-    assert (once.margin, once.notes, once.horizon) == (degrees, ("few bars",), 1)
+    assert (once.forecast_degrees, once.notes, once.horizon) == (degrees, ("few bars",), 1)
     law.given({"A1": np.float64(1.0), "A2": -1})  # the largest moves that are believed
 
 

@@ -15,7 +15,8 @@ from vaiom.codec import from_json, to_json
 from vaiom.corpus.build import build_corpus, corpus_in_memory
 from vaiom.corpus.store import Corpus
 from vaiom.corpus.tokenizer import Tokenizer, fit_shape
-from vaiom.distribution.buckets import PIECES, ReturnDistributions, ReturnShape, Tail
+from vaiom.distribution.buckets import BucketDistribution
+from vaiom.distribution.shape import PIECES, ReturnShape, Tail
 from vaiom.market.folder import read_file, write_symbol
 from vaiom.simulation.market import MarketConfig, simulate, write_market
 from vaiom.simulation.oracle import Oracle
@@ -85,8 +86,8 @@ def log2_density(shape: ReturnShape, z: np.ndarray) -> np.ndarray:
     return np.log2(in_sigmas(np.tile(EQUAL, (len(z), 1)), shape).pdf(z))
 
 
-def in_sigmas(probs: np.ndarray, shape: ReturnShape) -> ReturnDistributions:
-    return ReturnDistributions(probs=probs, sigma=np.ones(len(probs)), shape=shape)
+def in_sigmas(probs: np.ndarray, shape: ReturnShape) -> BucketDistribution:
+    return BucketDistribution(probs=probs, sigma=np.ones(len(probs)), shape=shape)
 
 
 def heldout_z(corpus: Corpus) -> np.ndarray:

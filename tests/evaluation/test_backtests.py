@@ -17,8 +17,9 @@ from simulated_market import TinyRuns
 from vaiom.baselines.counts import Markov
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.corpus.tokenizer import fit_shape
-from vaiom.distribution.buckets import ReturnDistributions, ReturnShape
+from vaiom.distribution.buckets import BucketDistribution
 from vaiom.distribution.returns import ReturnDistribution
+from vaiom.distribution.shape import ReturnShape
 from vaiom.evaluation.calibration import (
     chi_square_tail,
     christoffersen,
@@ -33,14 +34,14 @@ EDGES = np.array([-np.inf, -8, -5, -3, -2, -1, -0.6, -0.25, 0, 0.25, 0.6, 1, 2, 
 SHAPE = fit_shape(EDGES, 3 * np.random.default_rng(9).standard_t(4, 20_000))
 
 
-def forecasts(rng: np.random.Generator, count: int) -> ReturnDistributions:
+def forecasts(rng: np.random.Generator, count: int) -> BucketDistribution:
     weights = np.array([1, 2, 6, 15, 60, 60, 80, 80, 80, 80, 60, 60, 15, 6, 2, 1.0])
-    return ReturnDistributions(
+    return BucketDistribution(
         probs=rng.dirichlet(weights, count), sigma=rng.uniform(1e-4, 1e-2, count), shape=SHAPE
     )
 
 
-def draw(rng: np.random.Generator, distributions: ReturnDistributions) -> np.ndarray:
+def draw(rng: np.random.Generator, distributions: BucketDistribution) -> np.ndarray:
     return distributions.rvs(1, seed=int(rng.integers(2**32)))[:, 0]
 
 
@@ -251,7 +252,7 @@ def test_the_short_side_is_the_long_side_of_mirrored_returns() -> None:
     dists = forecasts(rng, 500)
     outcome = draw(rng, dists)
     mirror = ReturnShape(knots=-SHAPE.knots[::-1], lower=SHAPE.upper, upper=SHAPE.lower)
-    mirrored = ReturnDistributions(probs=dists.probs[:, ::-1], sigma=dists.sigma, shape=mirror)
+    mirrored = BucketDistribution(probs=dists.probs[:, ::-1], sigma=dists.sigma, shape=mirror)
     tails, others = forecast_tails(dists, outcome), forecast_tails(mirrored, -outcome)
     for level in (0.01, 0.05):
         np.testing.assert_array_equal(tails["long", level][0], others["short", level][0])
@@ -264,7 +265,7 @@ def test_groups_are_tested_apart() -> None:
     outcome, assets, groups = draw(rng, dists), np.full(60, "a"), np.repeat([1, 2], 30)
     results = tail_tests(forecast_tails(dists, outcome), assets, groups)
     assert [test.group for test in results] == ["1"] * 4 + ["2"] * 4
-    half = ReturnDistributions(probs=dists.probs[:30], sigma=dists.sigma[:30], shape=SHAPE)
+    half = BucketDistribution(probs=dists.probs[:30], sigma=dists.sigma[:30], shape=SHAPE)
     alone = tail_tests(forecast_tails(half, outcome[:30]), assets[:30], groups[:30])
     for own, again in zip(results[:4], alone, strict=True):
         assert (own.num_events, own.undefined_share, own.exceedances) == (

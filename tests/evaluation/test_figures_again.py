@@ -17,7 +17,7 @@ from vaiom.auditing.figures import compare_figures
 from vaiom.auditing.proof import Claim, Proof
 from vaiom.codec import to_json
 from vaiom.corpus.tokenizer import fit_shape
-from vaiom.distribution.buckets import ReturnDistributions
+from vaiom.distribution.buckets import BucketDistribution
 from vaiom.evaluation.calibration import judge_forecasts
 from vaiom.evaluation.evaluate import mixture_report
 from vaiom.evaluation.inference import ConfidenceSet, compare, compare_seeds
@@ -104,7 +104,7 @@ def test_both_computations_from_forecasts_agree(
     sigma = rng.uniform(1e-5, 1e-2, count)
     fitted = fit_shape(EDGES, 4 * rng.standard_t(3, int(rng.integers(1, 3_000))))
     hours = np.array(event_figures.hours_of(events))
-    served = ReturnDistributions(probs=clip_probabilities(probs), sigma=sigma, shape=fitted)
+    served = BucketDistribution(probs=clip_probabilities(probs), sigma=sigma, shape=fitted)
     groups = {"asset": events.symbols, "hour": hours}
     stored = to_json(
         judge_forecasts(served, probs, events.buckets, z_next * sigma, events.symbols, groups)

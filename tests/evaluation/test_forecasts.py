@@ -26,7 +26,7 @@ from vaiom.baselines.counts import Frequency
 from vaiom.codec import to_json
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.store import Corpus, open_corpus
-from vaiom.distribution.buckets import ReturnShape, Tail
+from vaiom.distribution.shape import ReturnShape, Tail
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.evaluate import ForecastScore, evaluate_run
 from vaiom.evaluation.forecasts import quantile_buckets

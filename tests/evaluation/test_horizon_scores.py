@@ -31,7 +31,7 @@ from vaiom.corpus.build import CorpusConfig, corpus_in_memory
 from vaiom.corpus.splits import SplitConfig
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.corpus.targets import fit_target, sum_of_next
-from vaiom.distribution.buckets import ReturnDistributions
+from vaiom.distribution.buckets import BucketDistribution
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import Evaluation, evaluate_run
 from vaiom.evaluation.horizons import (
@@ -202,12 +202,12 @@ def test_every_figure_of_a_horizon_equals_a_plain_loop(tiny: TinyRuns) -> None:
         one = {}
         for row in {int(row) + step for row in rows for step in range(score.bars)}:
             probs = model.predict_proba(corpus, np.array([row]))
-            one[row] = ReturnDistributions(
+            one[row] = BucketDistribution(
                 probs=probs, sigma=corpus.sigma20[[row]], shape=corpus.return_shape
             )
         direct, along, wider, scaled = [], [], [], []
         for row, probs in zip(rows.tolist(), events.probs, strict=True):
-            own = ReturnDistributions(
+            own = BucketDistribution(
                 probs=probs[None], sigma=view.target_scale[[row]], shape=view.return_shape
             )
             low, high = own.interval(0.9)
@@ -252,7 +252,7 @@ def test_root_of_time_is_the_scaled_distribution(tiny: TinyRuns) -> None:
     one = np.random.default_rng(0).dirichlet(np.ones(16), len(rows))
     found = root_of_time(view, rows, one)
     for probs, row, own in zip(found, rows, one, strict=True):
-        dist = ReturnDistributions(
+        dist = BucketDistribution(
             probs=own[None], sigma=corpus.sigma20[[row]], shape=corpus.return_shape
         )
         below = [

@@ -27,6 +27,7 @@ from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.store import Corpus
 from vaiom.distribution import dependence
 from vaiom.distribution.buckets import BucketDistribution
+from vaiom.distribution.copula import correlation_of, log_density
 from vaiom.distribution.dependence import ReferenceCopula
 from vaiom.distribution.joint import JointDistribution
 from vaiom.errors import DataError
@@ -170,7 +171,7 @@ def test_every_figure_of_a_joint_evaluation_equals_a_plain_loop(
         "independence": [],
         **{name: [] for name in fit.references},
     }
-    state, averages = fit.begin(), dict.fromkeys(fit.references, fit.correlation)
+    state, averages = fit.initial_state(), dict.fromkeys(fit.references, fit.correlation)
     losses, ours, weeks, whole_weeks = [], [], [], []
     portfolios = portfolios_of(len(panel.symbols))
     for at, stamp in enumerate(panel.stamps):
@@ -185,17 +186,13 @@ def test_every_figure_of_a_joint_evaluation_equals_a_plain_loop(
                 state.correlation(names, panel.scale[at, present]),
                 panel.pit[at, present],
             )
-            bits["ours"].append(
-                dependence.log_density(correlation, pit, fit.degrees["1"]) / math.log(2)
-            )
+            bits["ours"].append(log_density(correlation, pit, fit.degrees["1"]) / math.log(2))
             bits["independence"].append(0.0)
             for name, reference in fit.references.items():
                 theirs = reference.correlation(averages[name], fit.correlation)[
                     np.ix_(present, present)
                 ]
-                bits[name].append(
-                    dependence.log_density(theirs, pit, reference.degrees) / math.log(2)
-                )
+                bits[name].append(log_density(theirs, pit, reference.degrees) / math.log(2))
             if whole:
                 whole_weeks.append(stamp.astype("datetime64[W]"))
                 alone = {
@@ -212,9 +209,9 @@ def test_every_figure_of_a_joint_evaluation_equals_a_plain_loop(
             losses.append(
                 [-(np.exp(panel.log_ret[at]) - 1) @ share for share in portfolios.values()]
             )
-        state = state.after(names, panel.scores[at, present], panel.scale[at, present])
+        state = state.updated(names, panel.scores[at, present], panel.scale[at, present])
         averages = {
-            name: dependence.average(averages[name], panel.scores[at], reference.decay)
+            name: dependence.update_ewma(averages[name], panel.scores[at], reference.decay)
             for name, reference in fit.references.items()
         }
     assert found.num_stamps == len(bits["ours"])
@@ -327,7 +324,7 @@ def test_the_fit_is_the_likeliest_of_its_grid(
         logs = np.log(panel.scale[:stop])
         alike = np.exp(logs - np.nanmean(logs - np.nanmean(logs, axis=0), axis=1, keepdims=True))
         covariance = joint._mean(panel.scores[:stop] * alike)
-        correlation = dependence.correlation_of(joint._mean(panel.scores[:stop]))
+        correlation = correlation_of(joint._mean(panel.scores[:stop]))
         return {
             "covariance": covariance / np.exp(np.log(np.diag(covariance)).mean()),
             "correlation": correlation,
@@ -347,7 +344,7 @@ def test_the_fit_is_the_likeliest_of_its_grid(
             correlation = states[at].correlation(
                 [panel.symbols[asset] for asset in own], panel.scale[at, own]
             )
-            total += dependence.log_density(correlation, panel.pit[at, own], degrees)
+            total += log_density(correlation, panel.pit[at, own], degrees)
         return total
 
     decays = [0.5 ** (1 / life) for life in SMALLER["HALF_LIVES"]]
@@ -364,10 +361,8 @@ def test_the_fit_is_the_likeliest_of_its_grid(
             if at in chosen:
                 own = np.ix_(chosen[at], chosen[at])
                 matrix = reference.correlation(average, start)[own]
-                total += dependence.log_density(
-                    matrix, panel.pit[at, chosen[at]], reference.degrees
-                )
-            average = dependence.average(average, scores, reference.decay)
+                total += log_density(matrix, panel.pit[at, chosen[at]], reference.degrees)
+            average = dependence.update_ewma(average, scores, reference.decay)
         return total
 
     dcc = fit.references["dcc_gaussian"]

@@ -28,7 +28,7 @@ from vaiom.corpus.build import CorpusConfig, append_bars, build_corpus
 from vaiom.corpus.splits import TRAIN, VALIDATION
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.corpus.tokenizer import bucket_of
-from vaiom.distribution.dependence import pit_of
+from vaiom.distribution.copula import pit_of
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.horizons import events_name

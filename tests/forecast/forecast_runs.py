@@ -15,7 +15,7 @@ from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.store import Corpus
 from vaiom.features.fields import CONT_FIELDS, EXTRA_FIELDS
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.torch_backend import TorchEngine
+from vaiom.forecast.torch_backend import TorchBackend
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import ModelCard, Provenance
 from vaiom.model.vaiom import Vaiom
@@ -59,6 +59,6 @@ def untrained(corpus: Corpus, **changes: object) -> Forecaster:
         validation_bits=None,
     )
     return Forecaster(
-        TorchEngine(model),
+        TorchBackend(model),
         ModelCard(config=config, tokenizer=corpus.tokenizer, provenance=nowhere, sha256=""),
     )

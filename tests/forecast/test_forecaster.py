@@ -22,7 +22,7 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.features.fields import inputs_of
 from vaiom.forecast import torch_backend as torch_engine
 from vaiom.forecast.backend import TOLERANCE
-from vaiom.forecast.bars import MIN_BARS, coarsened
+from vaiom.forecast.bars import MIN_BARS, resample_if_finer
 
 
 def changed(bars: pl.DataFrame, row: int, **values: object) -> pl.DataFrame:
@@ -381,12 +381,12 @@ def test_finer_bars_make_coarser_ones_and_say_where_the_last_is_cut(
     minutes: int, cut: bool
 ) -> None:
     fine = random_bars(120 + minutes, start=datetime(2024, 1, 2), step=timedelta(minutes=1))
-    coarse, end = coarsened(fine, "EURUSD", "1h")
+    coarse, end = resample_if_finer(fine, "EURUSD", "1h")
     assert coarse["Datetime"].to_list() == [datetime(2024, 1, 2, hour) for hour in range(3)]
     assert coarse["Close"][-1] == fine["Close"][-1]
     assert end == (datetime(2024, 1, 2, 2, minutes) if cut else None)
     for same in (coarse, fine.head(1)):
-        assert coarsened(same, "EURUSD", "1h") == (same, None)
+        assert resample_if_finer(same, "EURUSD", "1h") == (same, None)
 
 
 def test_one_window_and_consecutive_ones_are_forecast_as_alone(

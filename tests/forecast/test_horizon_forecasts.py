@@ -95,9 +95,9 @@ def test_numpy_answers_as_pytorch_does(
 ) -> None:
     """Where no device is named, or PyTorch is not there; and who needs it says so."""
     torch_, numpy = Forecaster.load(further.run), Forecaster.load(further.run, device=None)
-    assert (torch_.engine.name, numpy.engine.name) == ("torch", "numpy")
+    assert (torch_.backend.name, numpy.backend.name) == ("torch", "numpy")
     assert (
-        Forecaster.load(tiny.run, device=None).engine.name == "torch"
+        Forecaster.load(tiny.run, device=None).backend.name == "torch"
     )  # a model that does not stream
     for horizon in (1, *HORIZONS):
         ours, theirs = (each.predict(frames, horizon=horizon) for each in (numpy, torch_))
@@ -111,8 +111,8 @@ def test_numpy_answers_as_pytorch_does(
     [window] = torch_.windows(frames["EURUSD"], "EURUSD")
     meta = torch_.meta("EURUSD")
     events = inputs_of(torch_.config, window.columns, meta)
-    wanted = torch_.engine.probs_of_prefixes(events, meta, 1)
-    for engine in (torch_.engine, numpy.engine):
+    wanted = torch_.backend.probs_of_prefixes(events, meta, 1)
+    for engine in (torch_.backend, numpy.backend):
         for each in (
             engine.probs_of_prefixes(events, meta),
             engine.probs_after_each(events, meta, len(events)),
@@ -123,7 +123,7 @@ def test_numpy_answers_as_pytorch_does(
         monkeypatch.setattr(
             f"{place}.find_spec", lambda name: None if name == "torch" else find_spec(name)
         )
-    assert [Forecaster.load(further.run, device).engine.name for device in ("cpu", "auto")] == [
+    assert [Forecaster.load(further.run, device).backend.name for device in ("cpu", "auto")] == [
         "numpy",
         "numpy",
     ]
@@ -285,7 +285,7 @@ def test_paths_are_distributed_as_forecast(
     np.testing.assert_allclose(again.returns, paths.returns, atol=1e-6)
     assert paths.quantile([0.05, 0.95]).shape == (2, HORIZONS[-1])
     for wrong in (0, 9):
-        with pytest.raises(ConfigError, match="do not go there"):
+        with pytest.raises(ConfigError, match="paths are shorter"):
             paths.at(wrong)
-    with pytest.raises(ConfigError, match="how many"):
+    with pytest.raises(ConfigError, match="number of paths"):
         forecaster.paths(frames, n=0)

@@ -18,10 +18,11 @@ from forecast_runs import TinyRun
 
 from vaiom.codec import to_json
 from vaiom.distribution.dependence import Dependence
+from vaiom.distribution.portfolio import read_positions
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import write_json
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.portfolio import join, read_positions, state_after
+from vaiom.forecast.joint_forecast import dependence_after, join
 from vaiom.market.folder import read_bars
 from vaiom.run import Run
 
@@ -130,7 +131,9 @@ def test_little_in_common_is_said(together: Forecaster, bars: dict[str, pl.DataF
 def test_few_common_bars_are_noted(
     together: Forecaster, bars: dict[str, pl.DataFrame], number: int, says: bool
 ) -> None:
-    state = state_after(together, {each.symbol: each.columns for each in together.windows(bars)})
+    state = dependence_after(
+        together, {each.symbol: each.columns for each in together.windows(bars)}
+    )
     dists = together.predict(bars)
     note = f"XAUUSD: {number} bars beside others: its correlation is mostly that of Train"
     assert (note in join(dists, replace(state, counts=np.array([500, number]))).notes) is says
@@ -142,7 +145,7 @@ def test_a_horizon_without_a_dependence_of_its_own_takes_that_of_one_bar(
     together: Forecaster, bars: dict[str, pl.DataFrame]
 ) -> None:
     dists = {symbol: replace(dist, horizon=4) for symbol, dist in together.predict(bars).items()}
-    state = dependence("").begin()
+    state = dependence("").initial_state()
     joint = join(dists, state)
     assert joint.horizon == 4
     assert any("over 4 bars" in note for note in joint.notes)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from corpus.full_bars import full_bars
 from strategies import random_bars
 from vaiom.corpus.rows import RowMaker, bars_of
-from vaiom.forecast.bars import live_bar
+from vaiom.forecast.bars import parse_bar
 from vaiom.market.folder import read_file
 
 
@@ -25,7 +25,7 @@ def assert_same_bits(maker: RowMaker, bars: pl.DataFrame) -> None:
     wanted, after = maker(bars_of(bars))
     state, last, rows = maker.start(), None, []
     for bar in bars.iter_rows(named=True):
-        row, state = maker(live_bar(bar, "EURUSD"), state, last)
+        row, state = maker(parse_bar(bar, "EURUSD"), state, last)
         rows.append(row)
         last = int(row["timestamp"][-1])
     for name, column in wanted.items():

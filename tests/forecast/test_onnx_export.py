@@ -17,9 +17,9 @@ from strategies import random_bars
 from vaiom.errors import CheckpointError, ConfigError, DataError, VaiomError
 from vaiom.files import sha256_of
 from vaiom.forecast import torch_backend as export
-from vaiom.forecast.backend import TOLERANCE, OnnxEngine, random_windows
+from vaiom.forecast.backend import TOLERANCE, OnnxBackend, random_windows
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.torch_backend import TorchEngine
+from vaiom.forecast.torch_backend import TorchBackend
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import Checkpoint
 
@@ -92,12 +92,12 @@ def test_made_up_windows_hold_values_that_a_model_may_meet(tiny: TinyRun, branch
 
 
 def test_threads_are_those_asked_for_and_only_during_a_pass(exported: Path, tiny: TinyRun) -> None:
-    asked = [OnnxEngine(exported, threads).session.get_session_options() for threads in (None, 3)]
+    asked = [OnnxBackend(exported, threads).session.get_session_options() for threads in (None, 3)]
     assert [options.intra_op_num_threads for options in asked] == [0, 3]
     before, seen = torch.get_num_threads(), []
     forecaster = Forecaster.load(tiny.run, threads=before + 2)
-    assert isinstance(forecaster.engine, TorchEngine)
-    forecaster.engine.model.heads.register_forward_hook(
+    assert isinstance(forecaster.backend, TorchBackend)
+    forecaster.backend.model.heads.register_forward_hook(
         lambda *_: seen.append(torch.get_num_threads())
     )
     forecaster.predict(random_bars(60), "EURUSD")
@@ -147,8 +147,8 @@ def test_real_windows_are_spread_over_the_events(tiny: TinyRun) -> None:
 
 
 def checkpoint_of(forecaster: Forecaster) -> Checkpoint:
-    assert isinstance(forecaster.engine, TorchEngine)
-    return Checkpoint(**vars(forecaster.card), model=forecaster.engine.model)
+    assert isinstance(forecaster.backend, TorchBackend)
+    return Checkpoint(**vars(forecaster.card), model=forecaster.backend.model)
 
 
 def test_a_recurrent_model_is_refused(tiny: TinyRun, tmp_path: Path) -> None:
@@ -178,8 +178,8 @@ def test_a_discrete_model_exports_too(
 def test_a_model_that_answers_otherwise_is_not_written(
     tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = OnnxEngine.probs
-    monkeypatch.setattr(OnnxEngine, "probs", lambda *a: real(*a) + 1e-5)
+    real = OnnxBackend.probs
+    monkeypatch.setattr(OnnxBackend, "probs", lambda *a: real(*a) + 1e-5)
     with pytest.raises(VaiomError, match="differs from PyTorch"):
         export.export_run(tiny.run, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
@@ -247,9 +247,9 @@ def test_a_missing_library_names_its_extra(exported: Path, monkeypatch: pytest.M
 
 def test_a_model_of_windowed_attention_is_exported_too(tiny: TinyRun) -> None:
     windowed = untrained(tiny.corpus, positions="rotary", attention_window=8, num_layers=3)
-    assert isinstance(windowed.engine, TorchEngine)
+    assert isinstance(windowed.backend, TorchBackend)
     other = Forecaster(
-        OnnxEngine(export._convert(windowed.engine.model).SerializeToString(), 1), windowed.card
+        OnnxBackend(export._convert(windowed.backend.model).SerializeToString(), 1), windowed.card
     )
     bars = random_bars(120, 7)
     ours, theirs = (each.predict_all(bars, "EURUSD").probs for each in (windowed, other))

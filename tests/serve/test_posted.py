@@ -20,7 +20,7 @@ from vaiom.errors import DataError
 from vaiom.features.fields import CROSS_FIELDS
 from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.torch_backend import TorchEngine
+from vaiom.forecast.torch_backend import TorchBackend
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.model.incremental import RowStep
 from vaiom.model.vaiom import Vaiom
@@ -229,15 +229,15 @@ def test_past_bars_are_forecast_in_one_pass_of_their_asset(
         windowed(tiny, tmp_path, TOGETHER),
         20,
         [],
-        TorchEngine.probs_of_prefixes,
+        TorchBackend.probs_of_prefixes,
     )
 
-    def count(self: TorchEngine, events: Any, *more: Any) -> Any:
+    def count(self: TorchBackend, events: Any, *more: Any) -> Any:
         passes.append(len(events))
         return counted(self, events, *more)
 
-    monkeypatch.setattr(TorchEngine, "probs_of_prefixes", count)
-    monkeypatch.setattr(TorchEngine, "probs", None)  # a window for each is not asked for
+    monkeypatch.setattr(TorchBackend, "probs_of_prefixes", count)
+    monkeypatch.setattr(TorchBackend, "probs", None)  # a window for each is not asked for
 
     async def serve() -> dict[str, Any]:
         async with in_process(

@@ -369,7 +369,7 @@ def _dependence(run: Path, file: Path) -> Callable[[bytes], object]:
     def use(path: Path) -> object:
         found = Dependence.read(path, sha256)
         symbols = [*found.symbols, "GBPUSD"]
-        return found.memory, found.begin().correlation(symbols, np.ones(len(symbols)))
+        return found.memory, found.initial_state().correlation(symbols, np.ones(len(symbols)))
 
     return _written(file, use)
 

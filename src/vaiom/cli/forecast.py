@@ -40,7 +40,7 @@ Plot = Annotated[Path | None, option("Draw each distribution into this .png, .sv
 UtcOffset = Annotated[str, option("How far the clock of the bars is ahead of UTC, for example 2h.")]
 
 if TYPE_CHECKING:
-    from vaiom.distribution.joint import Portfolio
+    from vaiom.distribution.portfolio import Portfolio
 
 
 @answers
@@ -56,7 +56,7 @@ def forecast(
 ) -> Answer:
     """Forecast the next bar of price files with a model that comes with the package."""
     forecaster = vaiom.Forecaster.load(model, device)
-    from vaiom.forecast.bars import coarsened
+    from vaiom.forecast.bars import resample_if_finer
     from vaiom.market.check import check_bars, describe_problems
     from vaiom.market.formats.source import Options
     from vaiom.market.imports import read_files
@@ -66,7 +66,8 @@ def forecast(
             files, Options(symbol=symbol, utc=True, repair=True), progress=progress
         )
     coarse = {
-        name: coarsened(bars, name, forecaster.tokenizer.timeframe) for name, bars in read.items()
+        name: resample_if_finer(bars, name, forecaster.tokenizer.timeframe)
+        for name, bars in read.items()
     }
     frames = {name: bars for name, (bars, _) in coarse.items()}
     dists = forecaster.predict(frames, now=now).values()
@@ -168,8 +169,8 @@ def risk(
     contributes.
     """
     forecaster = vaiom.Forecaster.load(run, device)
+    from vaiom.distribution.portfolio import read_positions
     from vaiom.forecast.bars import newest_bars
-    from vaiom.forecast.portfolio import read_positions
 
     amounts = read_positions(positions)
     try:

@@ -32,7 +32,7 @@ from vaiom.corpus.targets import (
     shifted,
 )
 from vaiom.corpus.tokenizer import Edges, Tokenizer, bucket_of, fit_on_train
-from vaiom.distribution.buckets import ReturnShape
+from vaiom.distribution.shape import ReturnShape
 from vaiom.errors import DataError
 from vaiom.features import fields
 from vaiom.features.calendar import log_waits

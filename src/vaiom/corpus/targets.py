@@ -20,7 +20,7 @@ import numpy.typing as npt
 from vaiom.codec import Stored
 from vaiom.corpus.splits import NO_TARGET_CODE, SEALED, TRAIN, SplitConfig
 from vaiom.corpus.tokenizer import Edges, Tokenizer, bucket_of, fit_returns
-from vaiom.distribution.buckets import ReturnShape
+from vaiom.distribution.shape import ReturnShape
 from vaiom.errors import ConfigError, DataError
 from vaiom.features.events import has_return
 from vaiom.features.fields import ANY_MASK, NUM_RETURN_BUCKETS, UNKNOWN_ASSET, has_flag

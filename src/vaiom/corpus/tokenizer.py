@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from vaiom import codec
 from vaiom.codec import Stored, decode
-from vaiom.distribution.buckets import PIECES, TAIL_SHAPES, ReturnShape, Tail
+from vaiom.distribution.shape import PIECES, TAIL_SHAPES, ReturnShape, Tail
 from vaiom.errors import DataError
 from vaiom.features import fields
 from vaiom.features.events import has_return, is_readable

@@ -1,9 +1,8 @@
-"""The distribution of the next log return, given that it is not zero: one forecast, or many events
-at once.
+"""The distribution of a log return over buckets, given that the return is not zero.
 
-Inside a bucket the distribution function is linear between knots of equal mass; beyond the
-outermost edges the excess is generalised Pareto. The paper (Methods, "Return Bucket Construction")
-leaves both open. All figures are exact.
+Enters: probabilities of the 16 return buckets, a scale sigma, and how returns spread inside the
+buckets and in the tails. Leaves: probabilities, densities, quantiles, moments and risk, of one
+forecast or of many events at once. All figures are exact up to rounding.
 """
 
 from __future__ import annotations
@@ -12,265 +11,44 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from vaiom.distribution.shape import PIECES, Floats, Ints, ReturnShape
 from vaiom.errors import ConfigError
 
-PIECES = 8
-"""Intervals of equal mass in a bucket."""
-TAIL_SHAPES = (0.0, 0.45)
-"""Bounds of the tail index: below the first tails are bounded, up to the second the variance is
-finite.
-"""
 SIDES = ("long", "short")
-
-Floats = npt.NDArray[np.float64]
-Value = TypeVar("Value", float, Floats)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tail:
-    """The excess over an outermost edge, in sigmas: generalised Pareto, exponential where `shape`
-    is 0.
-    """
-
-    scale: float
-    shape: float
-
-    def __post_init__(self) -> None:
-        if not (0 < self.scale < math.inf and TAIL_SHAPES[0] <= self.shape <= TAIL_SHAPES[1]):
-            raise ValueError("a tail without sense")
-
-    def survival(self, excess: Floats) -> Floats:
-        """The probability of a larger excess."""
-        if self.shape == 0:
-            return np.exp(-excess / self.scale)
-        return np.exp(-np.log1p(self.shape * excess / self.scale) / self.shape)
-
-    def density(self, excess: Floats) -> Floats:
-        """The density of the excess."""
-        return self.survival(excess) / (
-            self.scale + self.shape * excess if self.shape else self.scale
-        )
-
-    def excess(self, survival: Floats) -> Floats:
-        """The excess exceeded with this probability; infinite for 0."""
-        with np.errstate(divide="ignore"):
-            nats = -np.log(survival)
-        return (
-            self.scale * nats
-            if self.shape == 0
-            else self.scale * np.expm1(self.shape * nats) / self.shape
-        )
-
-    def moment_beyond(
-        self, excess: Floats | float, edge: float = 0.0, power: int = 1
-    ) -> Floats | float:
-        """The mean of (edge + X) ** power over the excesses X above this one; power is 1 or 2."""
-        # Excesses above a threshold follow the same family with a larger scale.
-        scale = self.scale + self.shape * excess
-        mean = scale / (1 - self.shape)
-        if power == 1:
-            return edge + (excess + mean)
-        base = edge + excess
-        return base * base + 2 * base * mean + 2 * scale * mean / (1 - 2 * self.shape)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ReturnShape:
-    """Knots in sigmas from the first inner edge to the last, `PIECES` pieces a bucket, and the two
-    tails.
-    """
-
-    knots: Floats
-    lower: Tail
-    upper: Tail
-
-    def __post_init__(self) -> None:
-        # Equal knots would divide the density by zero.
-        if (
-            self.knots.ndim != 1
-            or not np.isfinite(self.knots).all()
-            or not (np.diff(self.knots) > 0).all()
-        ):
-            raise ValueError("knots must increase")
-        self.knots.flags.writeable = False  # all forecasts share them
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Pieces:
-    """N distributions in sigmas: `cumulative` (N, J) at the knots (J,); the rest of the mass lies
-    in the tails.
-    """
-
-    knots: Floats
-    cumulative: Floats
-    lower: Tail
-    upper: Tail
-
-    @cached_property
-    def _rows(self) -> npt.NDArray[np.int64]:
-        return np.arange(len(self.cumulative))[:, None]
-
-    @cached_property
-    def _masses(self) -> tuple[Floats, Floats]:
-        """(N, 1) below the first knot and above the last."""
-        return self.cumulative[:, :1], 1 - self.cumulative[:, -1:]
-
-    @cached_property
-    def mirrored(self) -> _Pieces:
-        """The distributions of -Z."""
-        flipped = np.ascontiguousarray(1 - self.cumulative[:, ::-1])
-        return _Pieces(
-            knots=-self.knots[::-1], cumulative=flipped, lower=self.upper, upper=self.lower
-        )
-
-    def cdf(self, z: Floats) -> Floats:
-        """P(Z <= z) for z (N, M)."""
-        inner = np.minimum(np.maximum(z, self.knots[0]), self.knots[-1])
-        at = np.minimum(np.searchsorted(self.knots, inner, side="right"), len(self.knots) - 1)
-        low, high = self.cumulative[self._rows, at - 1], self.cumulative[self._rows, at]
-        slope = (high - low) / (self.knots[at] - self.knots[at - 1])
-        inside = np.where(inner == self.knots[-1], high, slope * (inner - self.knots[at - 1]) + low)
-        return self._with_tails(
-            inside,
-            (
-                z < self.knots[0],
-                lambda: self._masses[0] * self.lower.survival(np.maximum(self.knots[0] - z, 0)),
-            ),
-            (
-                z > self.knots[-1],
-                lambda: (
-                    1 - self._masses[1] * self.upper.survival(np.maximum(z - self.knots[-1], 0))
-                ),
-            ),
-        )
-
-    def density(self, z: Floats) -> Floats:
-        """The derivative of `cdf`; at a knot that of the piece below it."""
-        at = np.minimum(
-            np.maximum(np.searchsorted(self.knots, z, side="left"), 1), len(self.knots) - 1
-        )
-        mass = self.cumulative[self._rows, at] - self.cumulative[self._rows, at - 1]
-        return self._with_tails(
-            mass / (self.knots[at] - self.knots[at - 1]),
-            (
-                z <= self.knots[0],
-                lambda: self._masses[0] * self.lower.density(np.maximum(self.knots[0] - z, 0)),
-            ),
-            (
-                z > self.knots[-1],
-                lambda: self._masses[1] * self.upper.density(np.maximum(z - self.knots[-1], 0)),
-            ),
-            (np.isnan(z), lambda: z),
-        )
-
-    def quantile(self, level: Floats) -> Floats:
-        """The least z with P(Z <= z) >= level, (N, M); infinite at 0 and 1."""
-        if len(self.cumulative) == 1:
-            at = np.searchsorted(self.cumulative[0], level, side="left")
-        else:
-            below = [(self.cumulative < each[:, None]).sum(axis=1) for each in level.T]
-            at = np.array(below, np.int64).reshape(level.shape[::-1]).T
-        at = np.minimum(np.maximum(at, 1), len(self.knots) - 1)
-        left, low = self.knots[at - 1], self.cumulative[self._rows, at - 1]
-        mass = self.cumulative[self._rows, at] - low
-        # A piece without mass is never selected, except at the first knot.
-        share = np.where(mass > 0, (level - low) / np.where(mass > 0, mass, 1), 0)
-        lower, upper = self._masses
-        return self._with_tails(
-            left + np.minimum(np.maximum(share, 0), 1) * (self.knots[at] - left),
-            (level < lower, lambda: self.knots[0] - self.lower.excess(_share(level, lower))),
-            (
-                level > self.cumulative[:, -1:],
-                lambda: self.knots[-1] + self.upper.excess(_share(1 - level, upper)),
-            ),
-        )
-
-    @staticmethod
-    def _with_tails(
-        inside: Floats, *tails: tuple[npt.NDArray[np.bool_], Callable[[], Floats]]
-    ) -> Floats:
-        """The values inside, replaced in each tail where its mask is set; a tail without any is not
-        computed.
-        """
-        for mask, values in tails:
-            if mask.any():
-                inside = np.where(mask, values(), inside)
-        return inside
-
-    def moment_below(self, levels: Floats, power: int = 1) -> Floats:
-        """(N, M) means of Z ** power over the lowest outcomes of total probability `levels` (M,),
-        each in (0, 1].
-        """
-        # The power of the quantile function, integrated: lower tail, whole pieces, the cut piece,
-        # upper tail.
-        first, last = self.knots[0], self.knots[-1]
-        lower, upper = self._masses
-        every, sign = np.ones_like(lower) * levels, (-1) ** power
-
-        def within_lower() -> Floats:
-            cut = self.lower.excess(_share(every, lower))
-            return np.asarray(every * (sign * self.lower.moment_beyond(cut, -first, power)))
-
-        if (every <= lower).all():  # most risk figures
-            return within_lower() / every
-        whole = bool((levels == 1).all())  # a mean, which cuts no piece
-        tops = self.knots if whole else np.minimum(self.knots, self.quantile(every)[:, :, None])
-        a, b = tops[..., :-1], tops[..., 1:]
-        means = (a + b) / 2 if power == 1 else (a * a + a * b + b * b) / 3
-        below = np.minimum(self.cumulative[:, None], levels[:, None])
-        inside = ((below[..., 1:] - below[..., :-1]) * means).sum(axis=-1)
-        total = lower * (sign * self.lower.moment_beyond(0.0, -first, power)) + inside
-
-        def with_upper() -> Floats:
-            rest, beyond = (
-                1 - every,
-                np.asarray(total + upper * self.upper.moment_beyond(0.0, last, power)),
-            )
-            if whole:
-                return beyond
-            cut = self.upper.excess(_share(np.where(rest > 0, rest, 1), upper))
-            return np.asarray(beyond - rest * self.upper.moment_beyond(cut, last, power))
-
-        above = every > self.cumulative[:, -1:]
-        return self._with_tails(total, (above, with_upper), (every <= lower, within_lower)) / every
-
-
-def _share(mass: Floats, of: Floats) -> Floats:
-    """Mass as a share of another, in [0, 1]; 1 if that is 0."""
-    return np.where(of > 0, np.minimum(np.maximum(mass / np.where(of > 0, of, 1), 0), 1), 1.0)
+"""A long position loses where returns are negative, a short one where they are positive."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class BucketDistribution(Generic[Value]):
-    """One distribution, or many with a leading axis of events; methods named as in scipy.stats
-    beside its own.
+class BucketDistribution:
+    """The distribution of one log return, or of many with a leading axis of N events.
 
-    A scalar value is evaluated for every distribution, an array has the events as its first axis;
-    levels are evaluated for every distribution, and their axes come last.
+    Methods have the names of `scipy.stats`. A single value is evaluated for every event, and an
+    array of values has the events as its first axis. Levels are evaluated for every event, and
+    their axes come last. One distribution gives plain numbers.
     """
 
     probs: Floats
-    """(..., 16) probabilities of the return buckets."""
-    sigma: Value
-    """The scale through the last bar: a log return is an edge times this."""
+    """(16,) or (N, 16) probabilities of the return buckets."""
+    sigma: Any
+    """A number or (N,), the scale through the last bar: a log return is sigma times an edge."""
     shape: ReturnShape
-    """Where returns lie inside the buckets and beyond the outermost edges."""
 
-    @cached_property
+    def __repr__(self) -> str:
+        return f"<BucketDistribution of {len(self._sigma):,} events>"
+
+    @property
     def cumulative(self) -> Floats:
         """(..., J) the distribution function at the knots of `shape`."""
-        inside = np.cumsum(np.repeat(self.probs[..., 1:-1] / PIECES, PIECES, axis=-1), axis=-1)
-        first = self.probs[..., :1]
-        return np.asarray(np.minimum(np.concatenate([first, first + inside], axis=-1), 1.0))
+        return self._bounds[:, 1:-1].reshape((*np.shape(self.sigma), -1))
 
     def cdf(self, x: npt.ArrayLike) -> Any:
-        """P(return <= x), x in log returns; at realised returns this is the PIT."""
-        return self._at(x, lambda z: self._pieces.cdf(z))
+        """P(return <= x), x in log returns; at the realised return it is the PIT."""
+        return self._evaluate(self._cdf, x)
 
     def sf(self, x: npt.ArrayLike) -> Any:
         """P(return > x), x in log returns."""
@@ -278,76 +56,82 @@ class BucketDistribution(Generic[Value]):
 
     def pdf(self, x: npt.ArrayLike) -> Any:
         """The density at x, per unit of log return."""
-        return self._at(x, lambda z: self._pieces.density(z) / self._sigma)
+        return self._evaluate(self._density, x)
 
     def logpdf(self, x: npt.ArrayLike) -> Any:
-        """The natural logarithm of the density at x; minus infinity where it is 0."""
+        """The natural logarithm of the density at x; minus infinity where the density is 0."""
         with np.errstate(divide="ignore"):
-            return self._at(x, lambda z: np.log(self._pieces.density(z) / self._sigma))
+            return np.log(self.pdf(x))
 
     def quantile(self, q: npt.ArrayLike) -> Any:
-        """The quantile of the log return at level q."""
+        """The least log return r with P(return <= r) >= q, for levels q from 0 to 1."""
         levels = np.asarray(q, np.float64)
         if not ((levels >= 0) & (levels <= 1)).all():
             raise ConfigError("a quantile's level is a probability", expected="0 to 1", got=q)
         every = np.ones_like(self._sigma) * levels.ravel()
-        return self._shaped(self._pieces.quantile(every) * self._sigma, levels.shape)
+        return self._shaped(self._quantile(every) * self._sigma, levels.shape)
 
-    def interval(self, level: float) -> tuple[Value, Value]:
-        """The central interval of log returns with this probability."""
+    ppf = quantile
+
+    def interval(self, level: float) -> tuple[Any, Any]:
+        """The central interval of log returns that has this probability."""
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
     def rvs(self, size: int | tuple[int, ...] = 1, seed: int | None = None) -> Floats:
-        """Draw `size` log returns from each distribution, never zero ones."""
+        """Draw (..., *size) log returns, `size` from each distribution; none of them is zero."""
         shape = (size,) if isinstance(size, int | np.integer) else tuple(size)
-        levels = np.random.default_rng(seed).random((len(self._sigma), math.prod(shape)))
-        return np.asarray(self._shaped(self._pieces.quantile(levels) * self._sigma, shape))
-
-    ppf, density, sample = quantile, pdf, rvs
+        uniform = np.random.default_rng(seed).random((len(self._sigma), math.prod(shape)))
+        return np.asarray(self._shaped(self._quantile(uniform) * self._sigma, shape))
 
     @property
-    def prob_up(self) -> Value:
+    def prob_up(self) -> Any:
         """P(return > 0)."""
-        return self._shaped(1 - self._pieces.cdf(0.0 / self._sigma))
+        return self.sf(0.0)
 
     def prob_beyond(self, x: npt.ArrayLike) -> Any:
-        """P(|return| > x), x a log return of either sign."""
-        return self._at(x, lambda z: 1 - self._pieces.cdf(np.abs(z)) + self._pieces.cdf(-np.abs(z)))
+        """P(|return| > |x|), x in log returns."""
+        size = np.abs(x)
+        return self.sf(size) + self.cdf(-size)
 
-    def mean(self) -> Value:
+    def mean(self) -> Any:
         """The mean log return."""
-        return self._shaped(self._pieces.moment_below(np.ones(1)) * self._sigma)
+        return self._shaped(self._moment(1) * self._sigma)
 
     def median(self) -> Any:
         """The median log return."""
         return self.quantile(0.5)
 
+    def std(self) -> Any:
+        """The standard deviation of the log return."""
+        variance = self._moment(2) - self._moment(1) ** 2
+        return self._shaped(np.sqrt(variance) * self._sigma)
+
     def var(self) -> Any:
         """The variance of the log return."""
-        return np.square(self.std())
-
-    def std(self) -> Value:
-        """The standard deviation of the log return."""
-        mean, square = (self._pieces.moment_below(np.ones(1), power) for power in (1, 2))
-        return self._shaped(np.sqrt(square - mean * mean) * self._sigma)
+        return self.std() ** 2
 
     def value_at_risk(self, level: npt.ArrayLike = 0.99, side: str = "long") -> Any:
-        """The quantile of the loss at `level`; positive is a loss, in log returns."""
-        levels = np.asarray(level, np.float64)
-        quantiles = self._losses(levels, side).quantile(
-            np.ones_like(self._sigma) * (1 - levels.ravel())
-        )
-        return self._shaped(-quantiles * self._sigma, levels.shape)
+        """The loss that is exceeded with probability 1 - level, in log returns; a gain is negative.
+
+        `side` is "long" or "short". Levels are between 0 and 1.
+        """
+        levels = _risk_levels(level, side)
+        return -self.quantile(1 - levels) if side == "long" else self.quantile(levels)
 
     def expected_shortfall(
         self, level: npt.ArrayLike = 0.99, side: str = "long", power: int = 1
     ) -> Any:
-        """The mean loss, or squared loss (power 2), over the worst 1 - level; positive is a loss,
-        in log returns.
+        """The mean loss over the worst outcomes of probability 1 - level, in log returns.
+
+        It is the mean of what exceeds the value at risk (Acerbi and Tasche 2002). With `power` 2 it
+        is the mean squared loss.
         """
-        levels = np.asarray(level, np.float64)
-        moments = self._losses(levels, side).moment_below(1 - levels.ravel(), power)
+        levels = _risk_levels(level, side)
+        losing_low = self if side == "long" else self._mirrored
+        moments = losing_low._moment_below(1 - levels.ravel(), power)
         return self._shaped(moments * (-self._sigma) ** power, levels.shape)
+
+    # Below, values are z = return / sigma and have the shape (N, M): M values of each of N events.
 
     @cached_property
     def _sigma(self) -> Floats:
@@ -355,53 +139,102 @@ class BucketDistribution(Generic[Value]):
         return np.ravel(np.asarray(self.sigma, np.float64))[:, None]
 
     @cached_property
-    def _pieces(self) -> _Pieces:
-        rows = self.cumulative.reshape(len(self._sigma), len(self.shape.knots))
-        return _Pieces(
-            knots=self.shape.knots, cumulative=rows, lower=self.shape.lower, upper=self.shape.upper
-        )
+    def _bounds(self) -> Floats:
+        """(N, J + 2) the distribution function at both ends of each piece: 0, at the knots, 1."""
+        probs = self.probs.reshape(-1, self.probs.shape[-1])
+        inside = np.repeat(probs[:, 1:-1] / PIECES, PIECES, axis=1)
+        masses = np.concatenate([probs[:, :1], inside], axis=1)
+        bounds = np.ones((len(probs), masses.shape[1] + 2))
+        bounds[:, 0] = 0.0
+        bounds[:, 1:-1] = np.minimum(np.cumsum(masses, axis=1), 1.0)
+        return bounds
 
-    def _losses(self, levels: Floats, side: str) -> _Pieces:
-        """The distributions whose lower tail is the loss of that side."""
-        if side not in SIDES:
-            raise ConfigError("unknown side", expected=" or ".join(SIDES), got=repr(side))
-        if not ((levels > 0) & (levels < 1)).all():
-            raise ConfigError(
-                "a risk level is a probability", expected="between 0 and 1, as in 0.99", got=levels
-            )
-        return self._pieces if side == "long" else self._pieces.mirrored
+    @cached_property
+    def _mirrored(self) -> BucketDistribution:
+        """The distribution of the returns with their signs changed."""
+        flipped = self.probs[..., ::-1]
+        return BucketDistribution(probs=flipped, sigma=self.sigma, shape=self.shape.mirrored)
 
-    def _at(self, x: npt.ArrayLike, function: Callable[[Floats], Floats]) -> Any:
-        """Evaluate at values: a number, or an array whose first axis is that of the events, if
-        there is one.
+    def _bounds_of(self, piece: Ints) -> tuple[Floats, Floats]:
+        """(N, M) the distribution function at both ends of these pieces (N, M)."""
+        events = np.arange(len(piece))[:, None]
+        return self._bounds[events, piece], self._bounds[events, piece + 1]
+
+    def _cdf(self, z: Floats) -> Floats:
+        piece, share = self.shape.locate(z)
+        low, high = self._bounds_of(piece)
+        return low * (1 - share) + high * share
+
+    def _density(self, z: Floats) -> Floats:
+        piece, _ = self.shape.locate(z)
+        low, high = self._bounds_of(piece)
+        return (high - low) * self.shape.density(piece, z) / self._sigma
+
+    def _locate(self, levels: Floats) -> tuple[Ints, Floats]:
+        """The places at which the distribution function reaches levels (N, M)."""
+        at_knots = self._bounds[:, 1:-1]
+        if len(at_knots) == 1:
+            piece = np.searchsorted(at_knots[0], levels, side="left")
+        else:
+            knots_below = [(at_knots < each[:, None]).sum(axis=1) for each in levels.T]
+            piece = np.array(knots_below, np.int64).reshape(levels.shape[::-1]).T
+        low, high = self._bounds_of(piece)
+        # Only the lower tail can be reached without having mass: level 0 is then its end.
+        share = np.divide(levels - low, high - low, out=np.ones(levels.shape), where=high > low)
+        return piece, share
+
+    def _quantile(self, levels: Floats) -> Floats:
+        """The least z with P(Z <= z) >= level; infinite at 0 and 1 where a tail has mass."""
+        return self.shape.value(*self._locate(levels))
+
+    def _moment(self, power: int) -> Floats:
+        """(N, 1) the mean of Z ** power."""
+        moments = np.diff(self._bounds) * self.shape.moments[power]
+        return np.asarray(moments.sum(axis=1, keepdims=True))
+
+    def _moment_below(self, level: Floats, power: int) -> Floats:
+        """(N, M) means of Z ** power over the lowest outcomes of total probability `level` (M,).
+
+        Levels are between 0 and 1. The power of the quantile function is integrated over the whole
+        pieces below the level, and over the piece in which the level lies.
         """
-        values, events = np.asarray(x, np.float64), self.probs.shape[:-1]
+        levels = np.ones_like(self._sigma) * level
+        piece, share = self._locate(levels)
+        cut_piece = self.shape.moments_below(piece, share, power)
+        if not piece.any():  # all in the lower tail, as most risk figures are
+            return cut_piece
+        moments = np.diff(self._bounds) * self.shape.moments[power]
+        sums = np.pad(np.cumsum(moments, axis=1), ((0, 0), (1, 0)))
+        whole_pieces = np.take_along_axis(sums, piece, axis=1)
+        low, _ = self._bounds_of(piece)
+        above_tail = (whole_pieces + (levels - low) * cut_piece) / levels
+        return np.where(piece == 0, cut_piece, above_tail)
+
+    def _evaluate(self, function: Callable[[Floats], Floats], x: npt.ArrayLike) -> Any:
+        """A function of z at log returns: one for every event, or an array of the events' own."""
+        values = np.asarray(x, np.float64)
+        events = np.shape(self.sigma)
         if values.ndim == 0:
             values = np.broadcast_to(values, events)
         if values.shape[: len(events)] != events:
-            raise ConfigError(
-                "values belong to the events of the distributions",
-                expected=events,
-                got=values.shape,
-            )
+            problem = "values belong to the events of the distributions"
+            raise ConfigError(problem, expected=events, got=values.shape)
         axes = values.shape[len(events) :]
-        return self._shaped(
-            function(values.reshape(len(self._sigma), math.prod(axes)) / self._sigma), axes
-        )
+        z = values.reshape(len(self._sigma), math.prod(axes)) / self._sigma
+        return self._shaped(function(z), axes)
 
-    def _shaped(self, values: Floats, axes: tuple[int, ...] = ()) -> Value:
-        """(N, M) values reshaped to the axes of events and arguments; a plain number if there are
-        none.
-        """
-        shaped: Any = values.reshape(self.probs.shape[:-1] + axes)
-        return shaped if shaped.ndim else float(shaped)  # type: ignore[return-value]
+    def _shaped(self, values: Floats, axes: tuple[int, ...] = ()) -> Any:
+        """Results (N, M) with the axes of events and arguments; a plain number without any."""
+        shaped = values.reshape(np.shape(self.sigma) + axes)
+        return shaped if shaped.ndim else float(shaped)
 
 
-class ReturnDistributions(BucketDistribution[Floats]):
-    """The distributions of many events: probs (N, 16), sigma (N,)."""
-
-    def __len__(self) -> int:
-        return len(self.probs)
-
-    def __repr__(self) -> str:
-        return f"<ReturnDistributions of {len(self):,} events>"
+def _risk_levels(level: npt.ArrayLike, side: str) -> Floats:
+    """Levels of a risk figure as an array, once they and the side make sense."""
+    levels = np.asarray(level, np.float64)
+    if side not in SIDES:
+        raise ConfigError("unknown side", expected=" or ".join(SIDES), got=repr(side))
+    if not ((levels > 0) & (levels < 1)).all():
+        expected = "between 0 and 1, as in 0.99"
+        raise ConfigError("a risk level is a probability", expected=expected, got=levels)
+    return levels

@@ -1,48 +1,60 @@
 """The dependence between assets over time: an exponentially weighted covariance, and the copula
 that it implies.
 
+Enters: the scores of each stamp's returns (`vaiom.distribution.copula`) and the forecast scales of
+these returns. Leaves: the correlation of the scores at the next stamp, for a `JointDistribution`.
+
 A cross rate is the sum of two other rates at any volatility: covariances keep such relations,
-correlations do not. So scores times forecast scales are averaged, and a stamp's correlation is that
-of the covariance with the forecast variances that is nearest to the average in relative entropy
-(Kullback 1959). Not in the paper.
+correlations do not. So the covariance of scores times scales is averaged. The correlation at a
+stamp belongs to the covariance that has the forecast variances and is nearest to the average in
+relative entropy (Kullback 1959, "Information Theory and Statistics"). Not in the paper.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from vaiom.codec import decode
-from vaiom.distribution.buckets import BucketDistribution, Floats
+from vaiom.distribution.buckets import BucketDistribution
+from vaiom.distribution.copula import correlation_of, pit_of, scores_of
+from vaiom.distribution.shape import Floats, Ints
 from vaiom.errors import DataError
 from vaiom.features.events import has_return
 from vaiom.features.fields import Columns
 from vaiom.files import read_json
 from vaiom.market.symbols import default_class
 
-LEAST_TAIL = 1e-9
-"""PITs are kept this far from 0 and 1."""
-
-"""Bars that carry no information about dependence; zero returns do."""
-
-Series = tuple[Any, Floats, Floats]
-"""One asset's stamps, scores and scales."""
-
+_LEAST_WEIGHT = 0.01
+"""A stamp whose weight in the average is smaller may be left out."""
 _MOST_EXPLAINED = 0.5
-"""The most of a new asset's variance that others may explain before it has data."""
+"""The largest share of a new asset's variance that others may explain before it has data."""
+_CENTRAL = (0.1586553, 0.8413447)
+"""Levels of a normal distribution at one standard deviation below and above its mean."""
+_NEWTON_STEPS = 100
+_SMALL_STEP = 1e-8
+_FULL_STEP = 0.25
+"""Below this Newton decrement, full steps converge quadratically."""
+
+
+class ScoreSeries(NamedTuple):
+    """One asset's scores and forecast scales at its stamps, (n,) each."""
+
+    stamps: Any
+    scores: Floats
+    scales: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceCopula:
-    """A copula of scores alone: `weight` on their EWMA with `decay`, the rest on the Train
-    correlation.
+    """A copula of scores alone: `weight` on the EWMA of their products with `decay`, the rest on
+    the Train correlation.
     """
 
     weight: float = 0.0
@@ -51,20 +63,19 @@ class ReferenceCopula:
     """Degrees of freedom; None is Gaussian."""
 
     def correlation(self, average: Floats, start: Floats) -> Floats:
-        """The mix of the EWMA and the Train correlation."""
+        """The mix of the EWMA and the Train correlation, (n, n) each."""
         return correlation_of(self.weight * average + (1 - self.weight) * start)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dependence:
-    """What Train fits; `covariance` is of scores times scales, in the unit where variances have
-    mean log 0.
-    """
+    """What is fitted on Train. Matrices are (n, n) in the order of `symbols`."""
 
     checkpoint_sha256: str
     symbols: tuple[str, ...]
     classes: tuple[str, ...]
     covariance: Floats
+    """Of scores times scales, in the unit in which the log variances have mean 0."""
     correlation: Floats
     """Of the scores."""
     decay: float
@@ -78,198 +89,219 @@ class Dependence:
     num_stamps: int
 
     def __post_init__(self) -> None:
-        size = len({*self.symbols})
-        sizes = {
-            len(self.symbols),
-            len(self.classes),
-            *self.covariance.shape,
-            *self.correlation.shape,
-        }
-        if not (sizes == {size} and self.covariance.ndim == self.correlation.ndim == 2):
-            raise ValueError("matrices of another size than the assets")
+        size = len(set(self.symbols))
+        if not size == len(self.symbols) == len(self.classes):
+            raise ValueError("symbols of another size than classes, or repeated")
         if not (0 < self.decay < 1 and 0 < self.shrinkage <= 1 and "1" in self.degrees):
-            raise ValueError("parameters without sense")
+            raise ValueError("decay and shrinkage are weights, and degrees are of one bar at least")
         for matrix in (self.covariance, self.correlation):
-            values = np.linalg.eigvalsh(matrix)
-            if not np.array_equal(matrix, matrix.T) or not values[0] > 1e-12 * values[-1] > 0:
+            if matrix.shape != (size, size):
+                raise ValueError("a matrix of another size than the assets")
+            variances = np.linalg.eigvalsh(matrix)
+            if not np.array_equal(matrix, matrix.T) or not variances[0] > 1e-12 * variances[-1] > 0:
                 raise ValueError("a matrix that is not positive definite")
 
     @classmethod
     def read(cls, file: Path, checkpoint_sha256: str) -> Self:
-        """Read what `vaiom dependence` wrote beside a checkpoint; a file of another checkpoint is
-        refused.
-        """
+        """Read the file that `vaiom dependence` wrote for this checkpoint."""
         fix = "fit it again: vaiom dependence"
         fit = decode(cls, read_json(file), "not a fitted dependence of assets", where=file, fix=fix)
-        if (got := fit.checkpoint_sha256) != checkpoint_sha256:
-            problem = "the dependence was fitted for another checkpoint"
-            raise DataError(problem, where=file, expected=checkpoint_sha256, got=got, fix=fix)
+        if fit.checkpoint_sha256 != checkpoint_sha256:
+            raise DataError(
+                "the dependence was fitted for another checkpoint",
+                where=file,
+                expected=checkpoint_sha256,
+                got=fit.checkpoint_sha256,
+                fix=fix,
+            )
         return fit
 
     @property
     def memory(self) -> int:
-        """Stamps until a weight falls below a hundredth."""
-        return math.ceil(math.log(0.01) / math.log(self.decay))
+        """The number of stamps that the average needs: older ones weigh less than a hundredth."""
+        return math.ceil(math.log(_LEAST_WEIGHT) / math.log(self.decay))
 
-    def begin(self) -> DependenceState:
+    def initial_state(self) -> DependenceState:
         """The state before the first stamp."""
-        start, counts = self.covariance, np.zeros(len(self.symbols), np.int64)
         return DependenceState(
-            fit=self, symbols=self.symbols, covariance=start, target=start, counts=counts
+            fit=self,
+            symbols=self.symbols,
+            covariance=self.covariance,
+            target=self.covariance,
+            counts=np.zeros(len(self.symbols), np.int64),
         )
 
     @cached_property
     def class_means(self) -> dict[tuple[str, str], float]:
-        """Mean correlation by pair of asset classes; 0 if Train had no such pair."""
-        own, classes = correlation_of(self.covariance), np.array(self.classes)
-        apart = ~np.eye(len(classes), dtype=bool)
-        pairs = {
-            (a, b): apart & np.outer(classes == a, classes == b)
-            for a in self.classes
-            for b in self.classes
-        }
-        return {pair: float(own[which].mean()) for pair, which in pairs.items() if which.any()}
+        """The mean correlation of pairs of assets by their classes, where Train had such pairs."""
+        correlation = correlation_of(self.covariance)
+        classes = np.array(self.classes)
+        is_pair = ~np.eye(len(classes), dtype=bool)
+        means = {}
+        for first in self.classes:
+            for second in self.classes:
+                pairs = is_pair & np.outer(classes == first, classes == second)
+                if pairs.any():
+                    means[first, second] = float(correlation[pairs].mean())
+        return means
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DependenceState:
-    """The covariance after some stamps."""
+    """What is known after some stamps. Matrices are (n, n) in the order of `symbols`."""
 
     fit: Dependence
     symbols: tuple[str, ...]
     covariance: Floats
+    """The EWMA, in the unit of `Dependence.covariance`."""
     target: Floats
-    """Shrinkage target: the Train covariance, extended to other assets by the mean correlation of
-    their class.
+    """What the EWMA is shrunk to: the Train covariance, extended to assets that Train did not have.
     """
-    counts: Any
+    counts: Ints
     """(n,) stamps at which each asset was present along with others."""
 
-    def after(self, symbols: Sequence[str], scores: Floats, scales: Floats) -> DependenceState:
-        """The state after one more stamp with these assets; (n,) each."""
-        state, unit = self._with_assets(symbols, scales)
-        values = np.full(len(state.symbols), np.nan)
-        values[state._at(symbols)] = scores * scales / unit
-        covariance = average(state.covariance, values, self.fit.decay)
-        # Only ratios matter: the unit is fixed, or changes of it would accumulate.
-        covariance *= math.exp(float(np.mean(np.log(np.diag(state.target) / np.diag(covariance)))))
-        counts = state.counts + (np.isfinite(values) if len(symbols) > 1 else 0)
-        return replace(state, covariance=covariance, counts=counts)
+    def updated(self, symbols: Sequence[str], scores: Floats, scales: Floats) -> DependenceState:
+        """The state after one more stamp, with the scores and scales (n,) of the assets present."""
+        unit = self._unit(symbols, scales)
+        state = self._with_assets(symbols, scales / unit)
+        moves = np.full(len(state.symbols), np.nan)
+        moves[state._places(symbols)] = scores * scales / unit
+        covariance = update_ewma(state.covariance, moves, self.fit.decay)
+        # Only ratios of variances matter. Their geometric mean is kept, so that errors of the
+        # unit do not accumulate.
+        ratios = np.diag(state.target) / np.diag(covariance)
+        covariance *= np.exp(np.log(ratios).mean())
+        together = np.isfinite(moves) & (len(symbols) > 1)
+        return replace(state, covariance=covariance, counts=state.counts + together)
 
-    def through(
+    def states(
         self, symbols: Sequence[str], scores: Floats, scales: Floats
     ) -> Iterator[DependenceState]:
-        """The state before each stamp and after the last; (stamps, n) each, NaN where an asset is
-        absent.
-        """
+        """The states before each stamp and after the last; (stamps, n), NaN where absent."""
         state = self
         yield state
         for score, scale in zip(scores, scales, strict=True):
             present = np.flatnonzero(np.isfinite(score))
-            state = state.after(
-                [symbols[asset] for asset in present.tolist()], score[present], scale[present]
-            )
+            names = [symbols[asset] for asset in present.tolist()]
+            state = state.updated(names, score[present], scale[present])
             yield state
 
-    def after_all(self, series: Mapping[str, Series]) -> DependenceState:
-        """The state after all stamps of these series."""
-        stamps = np.unique(np.concatenate([stamps for stamps, _, _ in series.values()]))
-        scores, scales = (np.full((len(stamps), len(series)), np.nan) for _ in range(2))
-        for asset, (own, score, scale) in enumerate(series.values()):
-            at = np.searchsorted(stamps, own)
-            scores[at, asset], scales[at, asset] = score, scale
-        return deque(self.through(list(series), scores, scales), maxlen=1)[0]
+    def updated_through(self, series: Mapping[str, ScoreSeries]) -> DependenceState:
+        """The state after all stamps of these assets' series."""
+        stamps = np.unique(np.concatenate([each.stamps for each in series.values()]))
+        scores = np.full((len(stamps), len(series)), np.nan)
+        scales = np.full((len(stamps), len(series)), np.nan)
+        for asset, each in enumerate(series.values()):
+            at = np.searchsorted(stamps, each.stamps)
+            scores[at, asset] = each.scores
+            scales[at, asset] = each.scales
+        last = self
+        for state in self.states(list(series), scores, scales):
+            last = state
+        return last
 
     def correlation(self, symbols: Sequence[str], scales: Floats) -> Floats:
-        """(n, n) correlation of the scores at the next stamp, given its forecast scales."""
-        state, _ = self._with_assets(symbols, scales)
-        at = np.ix_(state._at(symbols), state._at(symbols))
+        """(n, n) correlation of the scores at the next stamp, given its forecast scales (n,)."""
+        state = self._with_assets(symbols, scales / self._unit(symbols, scales))
+        places = state._places(symbols)
+        at = np.ix_(places, places)
         weight = self.fit.shrinkage
         covariance = (1 - weight) * state.covariance[at] + weight * state.target[at]
-        roots = np.sqrt(np.diag(covariance))
-        ratios = np.log(scales / roots)
+        deviations = np.sqrt(np.diag(covariance))
+        ratios = np.log(scales / deviations)
         variances = np.exp(2 * (ratios - ratios.mean()))
-        return correlation_of(with_variances(covariance / np.outer(roots, roots), variances))
+        correlation = covariance / np.outer(deviations, deviations)
+        return correlation_of(with_variances(correlation, variances))
 
-    def _at(self, symbols: Sequence[str]) -> list[int]:
-        return [self.symbols.index(symbol) for symbol in symbols]
+    @cached_property
+    def _index(self) -> dict[str, int]:
+        return {symbol: place for place, symbol in enumerate(self.symbols)}
 
-    def _with_assets(self, symbols: Sequence[str], scales: Floats) -> tuple[DependenceState, float]:
-        """The state with all these assets, and the divisor of scales that weighs calm and volatile
-        stamps equally.
+    def _places(self, symbols: Sequence[str]) -> list[int]:
+        return [self._index[symbol] for symbol in symbols]
+
+    def _unit(self, symbols: Sequence[str], scales: Floats) -> float:
+        """The divisor of a stamp's scales with which calm and volatile stamps weigh the same.
+
+        It is the geometric mean of the scales, over the average ones of assets that are known.
         """
-        state, own = (
-            self,
-            dict(zip(self.symbols, np.sqrt(np.diag(self.covariance)).tolist(), strict=True)),
-        )
-        pairs = list(zip(symbols, scales.tolist(), strict=True))
-        ratios = [
-            math.log(scale / own.get(symbol, 1.0))
-            for symbol, scale in pairs
-            if symbol in own or not own
-        ]
-        unit = (
-            math.exp(sum(ratios) / len(ratios))
-            if ratios
-            else math.exp(float(np.log(scales).mean()))
-        )
-        for symbol, scale in pairs:
-            if symbol not in own:
-                state = state._with_asset(symbol, scale / unit)
-        return state, unit
+        known = [number for number, symbol in enumerate(symbols) if symbol in self._index]
+        if not known:
+            return math.exp(np.log(scales).mean())
+        variances = np.diag(self.covariance)[self._places([symbols[each] for each in known])]
+        return math.exp(np.log(scales[known] / np.sqrt(variances)).mean())
+
+    def _with_assets(self, symbols: Sequence[str], scales: Floats) -> DependenceState:
+        """The state with all these assets, of which new ones have these scales."""
+        state = self
+        for symbol, scale in zip(symbols, scales.tolist(), strict=True):
+            if symbol not in self._index:
+                state = state._with_asset(symbol, scale)
+        return state
 
     def _with_asset(self, symbol: str, scale: float) -> DependenceState:
-        """The state with one more asset, as correlated with each other one as their classes are on
+        """The state with a new asset, correlated with each other one as their classes are on
         average.
         """
         known = dict(zip(self.fit.symbols, self.fit.classes, strict=True))
-        *others, own = (known.get(each) or default_class(each) for each in (*self.symbols, symbol))
-        means = np.array([self.fit.class_means.get((own, each), 0.0) for each in others])
-
-        def grown(matrix: Floats) -> Floats:
-            explained = float(means @ np.linalg.solve(correlation_of(matrix), means))
-            least = min(1.0, math.sqrt(_MOST_EXPLAINED / explained)) if explained > 0 else 1.0
-            column = (least * scale * means * np.sqrt(np.diag(matrix)))[:, None]
-            return np.block([[matrix, column], [column.T, np.full((1, 1), scale * scale)]])
-
-        more: dict[str, Any] = {"covariance": grown(self.covariance), "target": grown(self.target)}
+        own = default_class(symbol)
+        classes = [known.get(other) or default_class(other) for other in self.symbols]
+        means = np.array([self.fit.class_means.get((own, other), 0.0) for other in classes])
         return replace(
-            self, symbols=(*self.symbols, symbol), counts=np.append(self.counts, 0), **more
+            self,
+            symbols=(*self.symbols, symbol),
+            covariance=_grown(self.covariance, means, scale),
+            target=_grown(self.target, means, scale),
+            counts=np.append(self.counts, 0),
         )
 
 
-def average(matrix: Floats, values: Floats, decay: float) -> Floats:
-    """An EWMA of outer products after one more vector, NaN where absent; absent entries keep their
-    moments.
+def _grown(covariance: Floats, correlations: Floats, scale: float) -> Floats:
+    """The covariance with one more asset; its correlations (n,) are cut to explain half at most."""
+    explained = float(correlations @ np.linalg.solve(correlation_of(covariance), correlations))
+    if explained > _MOST_EXPLAINED:
+        correlations = correlations * math.sqrt(_MOST_EXPLAINED / explained)
+    covariances = scale * correlations * np.sqrt(np.diag(covariance))
+    row = np.append(covariances, scale * scale)
+    return np.vstack([np.column_stack([covariance, covariances]), row])
+
+
+def update_ewma(average: Floats, values: Floats, decay: float) -> Floats:
+    """An EWMA of products (n, n) after one more vector (n,), NaN where absent.
+
+    Absent entries have the moments that the average and the present entries imply (an EM step),
+    which keeps the matrix positive definite.
     """
     absent = np.isnan(values)
     if not absent.any():
-        return decay * matrix + (1 - decay) * np.outer(values, values)
-    # Moments conditional on the present entries (an EM step), which keeps the matrix positive
-    # definite.
-    present, filled = ~absent, values.copy()
-    slopes = np.linalg.solve(matrix[np.ix_(present, present)], matrix[np.ix_(present, absent)])
+        return decay * average + (1 - decay) * np.outer(values, values)
+    present = ~absent
+    between = average[np.ix_(present, absent)]
+    slopes = np.linalg.solve(average[np.ix_(present, present)], between)
+    filled = values.copy()
     filled[absent] = values[present] @ slopes
     products = np.outer(filled, filled)
-    products[np.ix_(absent, absent)] += (
-        matrix[np.ix_(absent, absent)] - matrix[np.ix_(absent, present)] @ slopes
-    )
-    return decay * matrix + (1 - decay) * (products + products.T) / 2
+    products[np.ix_(absent, absent)] += average[np.ix_(absent, absent)] - between.T @ slopes
+    return decay * average + (1 - decay) * (products + products.T) / 2
 
 
 def with_variances(covariance: Floats, variances: Floats) -> Floats:
-    """The covariance with these variances nearest in relative entropy: inverses differ on the
-    diagonal alone.
+    """The covariance (n, n) with these variances (n,) that is nearest in relative entropy.
+
+    Its inverse differs from the given one's on the diagonal alone. Where floating point does not
+    converge, the correlation stays as it is.
     """
-    # Newton's method on the convex dual -log det(P + diag d) + sum d, in units where the variances
-    # are 1.
+    # Newton's method on the convex dual -log det(P + diag d) + sum d, in the units in which the
+    # wanted variances are 1.
     unit = np.sqrt(np.outer(variances, variances))
-    precision, added = np.linalg.inv(covariance) * unit, np.zeros_like(variances)
-    if np.abs(np.log(variances / np.diag(covariance))).max() > 1:
-        # A distant start would crawl along the boundary of positive definiteness: begin where
-        # diagonals dominate.
+    precision = np.linalg.inv(covariance) * unit
+    added = np.zeros_like(variances)
+    log_ratios = np.log(variances / np.diag(covariance))
+    if np.abs(log_ratios).max() > 1:
+        # From a distant start the steps would stay small near the boundary of positive
+        # definiteness. Dominant diagonals are far from it.
         added = 1 - 2 * np.diag(precision) + np.abs(precision).sum(axis=1)
-    for _ in range(100):
+    for _ in range(_NEWTON_STEPS):
         inverse = np.linalg.inv(precision + np.diag(added))
         slope = 1 - np.diag(inverse)
         step = -np.linalg.solve(inverse * inverse, slope)
@@ -277,68 +309,28 @@ def with_variances(covariance: Floats, variances: Floats) -> Floats:
         if not (gain >= 0 and np.diag(inverse).min() > 0):
             break
         decrement = math.sqrt(gain)
-        if decrement < 1e-8 * len(variances):
+        if decrement < _SMALL_STEP * len(variances):
             return np.asarray((inverse + inverse.T) / 2 * unit)
         # The dual is self-concordant: damped steps stay inside, without a line search.
-        added += step if decrement < 0.25 else step / (1 + decrement)
-    ratios = np.sqrt(variances / np.diag(covariance))
-    return np.asarray(
-        covariance * np.outer(ratios, ratios)
-    )  # no convergence in floating point: keep the correlation
+        added += step if decrement < _FULL_STEP else step / (1 + decrement)
+    ratios = np.exp(log_ratios / 2)
+    return np.asarray(covariance * np.outer(ratios, ratios))
 
 
-def correlation_of(covariance: Floats) -> Floats:
-    """The covariance scaled to a unit diagonal."""
-    roots = np.sqrt(np.diag(covariance))
-    scaled: Floats = covariance / np.outer(roots, roots)
-    np.fill_diagonal(scaled, 1.0)
-    return scaled
+def scale_of(dists: BucketDistribution) -> Floats:
+    """Half the width of the central 68%: the standard deviation where returns are normal."""
+    quantiles = np.asarray(dists.quantile(_CENTRAL))
+    return np.diff(quantiles)[..., 0] / 2
 
 
-def pit_of(dists: BucketDistribution[Any], prob_zero: Any, log_ret: Any) -> Floats:
-    """P(return <= log_ret), zero returns included; the mid-PIT for a zero return."""
-    below = (1 - prob_zero) * np.asarray(dists.cdf(log_ret)) + prob_zero * (
-        1 + np.sign(log_ret)
-    ) / 2
-    return np.asarray(np.clip(below, LEAST_TAIL, 1 - LEAST_TAIL))
+def score_series(dists: BucketDistribution, prob_zero: float, columns: Columns) -> ScoreSeries:
+    """Scores and scales of an asset's bars, each by the forecast from the row before it.
 
-
-def scale_of(dists: BucketDistribution[Any]) -> Floats:
-    """Half the width of the central 68%: the standard deviation of a normal distribution."""
-    low, high = np.moveaxis(np.asarray(dists.quantile((0.1586553, 0.8413447))), -1, 0)
-    return np.asarray(high - low) / 2
-
-
-def series_of(dists: BucketDistribution[Any], prob_zero: float, columns: Columns) -> Series:
-    """Scores and scales of an asset's bars, each by the forecast from the row before it."""
+    `dists` are the forecasts after each of the rows; the first bar has no forecast.
+    """
     log_ret = columns["log_ret"][1:]
     usable = has_return(columns)[1:] & (columns["sigma20"][:-1] > 0)
     forecasts = replace(dists, probs=dists.probs[:-1][usable], sigma=dists.sigma[:-1][usable])
-    scores = scores_of(pit_of(forecasts, prob_zero, log_ret[usable].astype(np.float64)))
-    return columns["timestamp"][1:][usable], scores, scale_of(forecasts)
-
-
-def scores_of(pit: Floats, degrees: float | None = None) -> Floats:
-    """Quantiles of the Student-t distribution, or of the normal one without degrees."""
-    from scipy.special import ndtri, stdtrit  # type: ignore[import-untyped]
-
-    if degrees is None:
-        return np.asarray(ndtri(pit))
-    # At both ends SciPy gives infinities of the other sign, or NaN in older versions.
-    return np.where(
-        (pit < 1e-99) | (pit == 1), np.copysign(np.inf, pit - 0.5), stdtrit(degrees, pit)
-    )
-
-
-def log_density(correlation: Floats, pit: Floats, degrees: float | None = None) -> float:
-    """The log density (nats) of a copula at PITs (n,): Student-t, or Gaussian without degrees."""
-    size, scores = len(pit), scores_of(pit, degrees)
-    root = np.linalg.cholesky(correlation)
-    distance = float(np.sum(np.linalg.solve(root, scores) ** 2))
-    volume = -float(np.log(np.diag(root)).sum())
-    if degrees is None:
-        return volume + (float(scores @ scores) - distance) / 2
-    gammas = math.lgamma((degrees + size) / 2) + (size - 1) * math.lgamma(degrees / 2)
-    gammas -= size * math.lgamma((degrees + 1) / 2)
-    margins = (degrees + 1) / 2 * float(np.log1p(scores**2 / degrees).sum())
-    return volume + gammas + margins - (degrees + size) / 2 * math.log1p(distance / degrees)
+    pit = pit_of(forecasts, prob_zero, log_ret[usable].astype(np.float64))
+    stamps = columns["timestamp"][1:][usable]
+    return ScoreSeries(stamps, scores_of(pit), scale_of(forecasts))

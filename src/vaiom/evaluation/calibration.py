@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.baselines.base import Floats
-from vaiom.distribution.buckets import SIDES, ReturnDistributions
+from vaiom.distribution.buckets import SIDES, BucketDistribution
 from vaiom.evaluation.scores import (
     TAIL_BUCKETS,
     Buckets,
@@ -84,7 +84,7 @@ class Calibration:
 
 
 def judge_forecasts(
-    served: ReturnDistributions,
+    served: BucketDistribution,
     probs: Floats,
     buckets: Buckets,
     log_ret: Floats,
@@ -212,7 +212,7 @@ class TailTest:
     """One-sided: small when losses were worse than forecast."""
 
 
-def forecast_tails(served: ReturnDistributions, log_ret: Floats) -> dict[tuple[str, float], Floats]:
+def forecast_tails(served: BucketDistribution, log_ret: Floats) -> dict[tuple[str, float], Floats]:
     """By side and level, in log returns, (4, n): the realised loss, value at risk, mean and mean
     square beyond it.
     """

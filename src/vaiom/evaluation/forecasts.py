@@ -20,7 +20,7 @@ from vaiom.corpus.splits import TRAIN, VALIDATION
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.corpus.targets import DEFAULT_CONTEXT
 from vaiom.corpus.tokenizer import bucket_of
-from vaiom.distribution.buckets import ReturnShape, Tail
+from vaiom.distribution.shape import ReturnShape, Tail
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.evaluate import (
     FORMS,

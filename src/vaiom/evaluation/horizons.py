@@ -22,7 +22,7 @@ from vaiom.baselines.counts import Frequency, HourOfWeek
 from vaiom.baselines.store import find_fit
 from vaiom.corpus.splits import SEALED
 from vaiom.corpus.store import Corpus
-from vaiom.distribution.buckets import ReturnDistributions
+from vaiom.distribution.buckets import BucketDistribution
 from vaiom.evaluation.inference import PairedGain, paired_gain
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import MODEL, ScoredEvents, event_bits, losses_of, score_events
@@ -165,9 +165,9 @@ def root_of_time(view: Corpus, rows: Rows, one: Floats) -> Floats:
 
 def served_distributions(
     corpus: Corpus, rows: Rows, probs: Floats, times: float = 1.0
-) -> ReturnDistributions:
+) -> BucketDistribution:
     """The forecasts served for these rows, scaled by `times`."""
-    return ReturnDistributions(
+    return BucketDistribution(
         probs=probs / probs.sum(axis=-1, keepdims=True),
         sigma=corpus.target_scale[rows].astype(np.float64) * times,
         shape=corpus.return_shape,

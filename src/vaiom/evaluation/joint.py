@@ -26,9 +26,10 @@ from vaiom.baselines.volatility import GarchT
 from vaiom.corpus.splits import TRAIN
 from vaiom.corpus.store import Corpus
 from vaiom.corpus.targets import fit_of_next_bar
-from vaiom.distribution import dependence
-from vaiom.distribution.buckets import BucketDistribution, ReturnDistributions
-from vaiom.distribution.dependence import Dependence, DependenceState, ReferenceCopula, scores_of
+from vaiom.distribution import copula, dependence
+from vaiom.distribution.buckets import BucketDistribution
+from vaiom.distribution.copula import scores_of
+from vaiom.distribution.dependence import Dependence, DependenceState, ReferenceCopula
 from vaiom.distribution.joint import JointDistribution
 from vaiom.errors import DataError
 from vaiom.evaluation.calibration import chi_square_tail, christoffersen, kupiec
@@ -67,7 +68,7 @@ class Panel:
     symbols: tuple[str, ...]
     prob_zero: dict[str, float]
     stamps: npt.NDArray[np.datetime64]
-    dists: ReturnDistributions
+    dists: BucketDistribution
     numbers: Ints
     """Of the forecasts in `dists`, -1 where there is none, as are `rows` of the corpus."""
     pit: Floats
@@ -82,13 +83,13 @@ class Panel:
 
     def states(self, fit: Dependence) -> Iterator[DependenceState]:
         """The state before each stamp and after the last."""
-        return fit.begin().through(self.symbols, self.scores, self.scale)
+        return fit.initial_state().states(self.symbols, self.scores, self.scale)
 
     def averages(self, start: Floats, decay: float) -> Iterator[Floats]:
         """The average of products of scores before each stamp."""
         for scores in self.scores:
             yield start
-            start = dependence.average(start, scores, decay)
+            start = dependence.update_ewma(start, scores, decay)
 
     def correlations(self, chosen: list[int], states: list[DependenceState]) -> list[Floats]:
         """The correlation of the assets that are present at each of some stamps, given the state
@@ -112,7 +113,7 @@ class Panel:
         for at, matrix in zip(chosen, correlations, strict=True):
             assets = self.present(at)
             own = matrix if len(matrix) == len(assets) else matrix[np.ix_(assets, assets)]
-            out.append(dependence.log_density(own, self.pit[at, assets], degrees))
+            out.append(copula.log_density(own, self.pit[at, assets], degrees))
         return out
 
 
@@ -139,14 +140,14 @@ def make_panel(
             where=corpus.path,
             expected=f"targets after {first}",
         )
-    dists = ReturnDistributions(
+    dists = BucketDistribution(
         probs=model.predict_proba(corpus, rows),
         sigma=corpus.sigma20[rows],
         shape=corpus.tokenizer.return_shape,
     )
     at, assets = np.searchsorted(stamps, times[rows]), corpus.meta[rows, 0] - 1
     log_ret = corpus.log_ret_next[rows].astype(np.float64)
-    pit = dependence.pit_of(dists, zero_share[assets], log_ret)
+    pit = copula.pit_of(dists, zero_share[assets], log_ret)
 
     def spread(values: npt.NDArray[Any], fill: float = np.nan) -> npt.NDArray[Any]:
         out = np.full((len(stamps), len(corpus.tokenizer.symbols)), fill, values.dtype)
@@ -237,7 +238,7 @@ def _moments(panel: Panel, stop: int) -> dict[str, Any]:
     unit = np.nanmean(scales - np.nanmean(scales, axis=0), axis=1, keepdims=True)
     covariance = _mean(scores * np.exp(scales - unit))
     covariance /= math.exp(float(np.log(np.diag(covariance)).mean()))
-    return {"covariance": covariance, "correlation": dependence.correlation_of(_mean(scores))}
+    return {"covariance": covariance, "correlation": copula.correlation_of(_mean(scores))}
 
 
 def _fit_references(
@@ -269,7 +270,7 @@ def _mean(values: Floats) -> Floats:
     """Mean of products over stamps (stamps, n), NaN where absent; positive definite."""
     matrix = np.diag(np.nanmean(values**2, axis=0))
     for number, row in enumerate(values, start=1):
-        matrix = dependence.average(matrix, row, number / (number + 1))
+        matrix = dependence.update_ewma(matrix, row, number / (number + 1))
     return matrix
 
 

@@ -1,4 +1,4 @@
-"""Inference engines, from rows of events to float64 probabilities of the return buckets: the
+"""Inference backends, from rows of events to float64 probabilities of the return buckets: the
 interface, NumPy and ONNX.
 
 A window shorter than the context starts at the first position, like a training window.
@@ -30,7 +30,7 @@ EXPORTED_SUFFIX = ".onnx"
 FORMAT = "vaiom-onnx"
 FORMAT_VERSION = 1
 TOLERANCE = 1e-6
-"""Probabilities of two engines, or of two batches, differ by no more than this."""
+"""Probabilities of two backends, or of two batches, differ by no more than this."""
 BATCH = 32
 """Windows per pass through a model."""
 
@@ -41,7 +41,7 @@ Meta = npt.NDArray[np.int64]
 Probabilities = npt.NDArray[np.float64]
 
 
-class Engine(ABC):
+class Backend(ABC):
     """A model that maps windows of rows to probabilities."""
 
     name: str
@@ -75,7 +75,7 @@ class Engine(ABC):
         return np.concatenate(probs)
 
 
-class NumpyEngine(Engine):
+class NumpyBackend(Backend):
     """A model with windowed attention, in NumPy."""
 
     name = "numpy"
@@ -106,7 +106,7 @@ class NumpyEngine(Engine):
         return self.probs_of_prefixes(events, meta, horizon)
 
 
-class OnnxEngine(Engine):
+class OnnxBackend(Backend):
     """An exported network in ONNX Runtime, on CPUs."""
 
     name = "onnxruntime"
@@ -128,7 +128,7 @@ class OnnxEngine(Engine):
 
 def open_checkpoint(
     path: Path, device: str | None = "cpu", threads: int | None = None
-) -> tuple[Engine, ModelCard]:
+) -> tuple[Backend, ModelCard]:
     """Load a checkpoint into PyTorch or NumPy, with the horizons beside a run's best one.
 
     Without a device, models that stream run in NumPy: importing PyTorch takes longer than a few
@@ -153,25 +153,25 @@ def open_checkpoint(
     card, model = read_checkpoint(path, make)
     horizons = load_horizons(further, card) if further else None
     if isinstance(model, RowStep):
-        return NumpyEngine(model, horizons), card
-    from vaiom.forecast.torch_backend import TorchEngine
+        return NumpyBackend(model, horizons), card
+    from vaiom.forecast.torch_backend import TorchBackend
 
-    return TorchEngine(model, device or "cpu", threads, horizons), card
+    return TorchBackend(model, device or "cpu", threads, horizons), card
 
 
-def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, ModelCard]:
+def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxBackend, ModelCard]:
     """Load a file written by `vaiom export`; it must reproduce its stored answer to a
     known window.
     """
     require_installed("onnxruntime")
     try:
-        engine = OnnxEngine(path, threads)
+        backend = OnnxBackend(path, threads)
     except Exception as error:  # the runtime's errors share no other base
         got = str(error).splitlines()[0]
         raise CheckpointError(
             "not readable as an ONNX model", where=path, got=got, fix="export it again"
         ) from error
-    metadata = engine.session.get_modelmeta().custom_metadata_map
+    metadata = backend.session.get_modelmeta().custom_metadata_map
     try:
         text = metadata.get("vaiom", "")
         if not text or sha256_of(text.encode()) != metadata.get("vaiom_sha256"):
@@ -187,12 +187,12 @@ def open_exported(path: Path, threads: int | None = None) -> tuple[OnnxEngine, M
             "export the run again with this version of vaiom",
         )
         raise CheckpointError(problem, where=path, expected=expected, got=got, fix=fix) from error
-    difference = np.abs(engine.probs(*random_windows(card, 1, PROBE_SEED)) - probe).max()
+    difference = np.abs(backend.probs(*random_windows(card, 1, PROBE_SEED)) - probe).max()
     if not difference <= TOLERANCE:
         problem, fix = "the model does not answer as it did when it was exported", "export it again"
         expected, got = f"probabilities within {TOLERANCE:g}", f"a difference of {difference:.2g}"
         raise CheckpointError(problem, where=path, expected=expected, got=got, fix=fix)
-    return engine, card
+    return backend, card
 
 
 def random_windows(card: ModelCard, count: int, seed: int) -> tuple[Events, Meta]:

@@ -62,7 +62,7 @@ def newest_bars(
     }
 
 
-def check_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS) -> pl.DataFrame:
+def prepare_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS) -> pl.DataFrame:
     """One asset's bars as a Polars frame with `BAR_COLUMNS`."""
     where = f"bars of {check_symbol(symbol)}"
     bars = folder.conform(_as_polars(frame, symbol, where), Path(where))
@@ -88,7 +88,7 @@ def check_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS
     return bars
 
 
-def coarsened(
+def resample_if_finer(
     bars: pl.DataFrame, symbol: str, timeframe: str
 ) -> tuple[pl.DataFrame, datetime | None]:
     """An asset's bars at a model's timeframe, resampled if finer; when they end, if a tenth of the
@@ -146,7 +146,7 @@ def is_pandas(frame: Any) -> bool:
     return type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns")
 
 
-def live_bar(bar: Mapping[str, Any], symbol: str) -> Bars:
+def parse_bar(bar: Mapping[str, Any], symbol: str) -> Bars:
     """One bar as NumPy scalars; names in any case, High, Low and Volume as in a bar folder."""
     values = {str(name).lower(): value for name, value in bar.items()}
     where = f"a bar of {check_symbol(symbol)}"

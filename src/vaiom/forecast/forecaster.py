@@ -23,13 +23,14 @@ from vaiom.corpus.rows import Columns, RowMaker, bars_of, meta_of
 from vaiom.corpus.targets import TargetFit, fit_of_next_bar
 from vaiom.distribution.dependence import Dependence
 from vaiom.distribution.joint import JointDistribution
-from vaiom.distribution.returns import SHOWN_LEVELS, ReturnDistribution, ReturnPaths, sample_paths
+from vaiom.distribution.paths import ReturnPaths, sample_paths
+from vaiom.distribution.returns import SHOWN_LEVELS, ReturnDistribution
 from vaiom.errors import CheckpointError, ConfigError, require_installed
 from vaiom.features.fields import MASK_BITS, UNKNOWN_ASSET, cross_columns, inputs_of
 from vaiom.forecast.backend import (
     BATCH,
     EXPORTED_SUFFIX,
-    Engine,
+    Backend,
     Probabilities,
     open_checkpoint,
     open_exported,
@@ -37,13 +38,13 @@ from vaiom.forecast.backend import (
 from vaiom.forecast.bars import (
     CLOCK_ALLOWANCE,
     MIN_BARS,
-    check_bars,
     is_pandas,
     moment_of,
     moment_or_now,
+    prepare_bars,
     split_assets,
 )
-from vaiom.forecast.portfolio import join, state_after
+from vaiom.forecast.joint_forecast import dependence_after, join
 from vaiom.forecast.window import History, Window, cut_window
 from vaiom.market.sessions import next_stamp
 from vaiom.market.symbols import find_pair
@@ -88,16 +89,16 @@ class Forecaster:
     """
 
     def __init__(
-        self, engine: Engine, card: ModelCard, dependence: Dependence | None = None
+        self, backend: Backend, card: ModelCard, dependence: Dependence | None = None
     ) -> None:
-        self.engine, self.card, self.dependence = engine, card, dependence
+        self.backend, self.card, self.dependence = backend, card, dependence
         self.tokenizer, self.config = card.tokenizer, card.config
         self.rows = RowMaker(card.config.input_fields, card.tokenizer)
         self.timeframe: timedelta = timeframe_of(card.tokenizer.timeframe)
         self.context, self.symbols = card.config.context, card.tokenizer.symbols
         self.reads_other_assets = self.rows.cross
         self.reads = self.symbols if self.rows.cross else ()
-        further = engine.horizons.fitted.fits if engine.horizons else ()
+        further = backend.horizons.fitted.fits if backend.horizons else ()
         self._metas = {symbol: meta_of(card.tokenizer, symbol) for symbol in self.symbols}
         self._horizons = {each.bars: each for each in (fit_of_next_bar(card.tokenizer), *further)}
 
@@ -136,10 +137,10 @@ class Forecaster:
                     "exported models run on CPUs", got=f"device={device}", fix="load the run folder"
                 )
             return cls(*open_exported(file, threads))
-        engine, card = open_checkpoint(file, device, threads)
+        backend, card = open_checkpoint(file, device, threads)
         fitted = Run(file.parent).dependence
         known = file.name == BEST_NAME and fitted.is_file()
-        return cls(engine, card, Dependence.read(fitted, card.sha256) if known else None)
+        return cls(backend, card, Dependence.read(fitted, card.sha256) if known else None)
 
     @classmethod
     def pretrained(
@@ -157,14 +158,14 @@ class Forecaster:
         bars = f"{self.tokenizer.timeframe} bars of {len(self.symbols)} assets"
         return (
             f"<Forecaster {self.card.provenance.experiment}, {bars}, context {self.context}, "
-            f"{self.engine.name}>"
+            f"{self.backend.name}>"
         )
 
     def describe(self) -> dict[str, Any]:
-        """The model's identity as JSON-safe values: engine, hashes, timeframe, assets, protocol."""
+        """What the model is and where it comes from, as JSON-safe values."""
         origin = self.card.provenance
         return {
-            "engine": self.engine.name,
+            "engine": self.backend.name,
             "sha256": self.card.sha256,
             "tokenizer_sha256": self.tokenizer.sha256,
             **{name: getattr(origin, name) for name in _DESCRIBED},
@@ -224,7 +225,7 @@ class Forecaster:
             dist.symbol: dist
             for dist in self.forecast(windows, moment_or_now(now), horizon=horizon)
         }
-        return join(dists, state_after(self, assets))
+        return join(dists, dependence_after(self, assets))
 
     def predict_df(
         self,
@@ -270,7 +271,7 @@ class Forecaster:
         for each in [symbol] if symbol else assets:
             meta = self.meta(each)
             events = inputs_of(self.config, assets[each], meta)
-            probs = self.engine.probs_after_each(events, meta, self.context, horizon)[
+            probs = self.backend.probs_after_each(events, meta, self.context, horizon)[
                 MIN_BARS - 1 :
             ]
             columns = {name: column[MIN_BARS - 1 :] for name, column in assets[each].items()}
@@ -358,7 +359,9 @@ class Forecaster:
                     for i, meta in zip(part, metas, strict=True)
                 ]
                 probs |= zip(
-                    part, self.engine.probs(np.stack(events), np.stack(metas), horizon), strict=True
+                    part,
+                    self.backend.probs(np.stack(events), np.stack(metas), horizon),
+                    strict=True,
                 )
         return [
             self.distribution(each, probs[index], now, horizon=horizon)
@@ -372,7 +375,7 @@ class Forecaster:
             {name: column[-1:] for name, column in window.columns.items()} for window in windows[1:]
         ]
         events = [inputs_of(self.config, columns, meta) for columns in (windows[0].columns, *last)]
-        probs = self.engine.probs_after_each(np.concatenate(events), meta, self.context)[
+        probs = self.backend.probs_after_each(np.concatenate(events), meta, self.context)[
             -len(windows) :
         ]
         return [
@@ -474,7 +477,7 @@ class Forecaster:
         assets = {}
         for each in [symbol] if symbol and not self.reads_other_assets else bars:
             min_bars = MIN_BARS if symbol in (None, each) else 1
-            frame = check_bars(bars[each], each, self.tokenizer.timeframe, min_bars)
+            frame = prepare_bars(bars[each], each, self.tokenizer.timeframe, min_bars)
             assets[each], _ = self.rows(bars_of(frame, f"bars of {each}"))
         if self.reads_other_assets and assets:  # of the assets that the model was trained on
             for each, fields in cross_columns(assets, self.symbols).items():

@@ -28,15 +28,15 @@ from vaiom.features.fields import CROSS_FIELDS, ROW_TYPES, inputs_of, read_other
 from vaiom.features.recursions import AssetState, Bars
 from vaiom.forecast.bars import (
     MIN_BARS,
-    check_bars,
-    live_bar,
     moment_of,
     moment_or_now,
+    parse_bar,
+    prepare_bars,
     seconds_of,
     wrong_timeframe,
 )
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.portfolio import join, state_after
+from vaiom.forecast.joint_forecast import dependence_after, join
 from vaiom.forecast.window import Window, find_missing
 from vaiom.model.incremental import MOST_ROWS, MoreRows, RowMemory, RowStep
 
@@ -168,7 +168,7 @@ class OnlineForecaster:
         ready.
         """
         moment_or_now(now)  # refused before the bars are taken
-        checked = {symbol: live_bar(bar, symbol) for symbol, bar in bars.items()}
+        checked = {symbol: parse_bar(bar, symbol) for symbol, bar in bars.items()}
         stamps = {symbol: moment_of(int(bar.seconds)) for symbol, bar in checked.items()}
         if len({*stamps.values()}) > 1:
             expected, fix = "one bar of each asset, all of one stamp", "push the stamps in order"
@@ -190,7 +190,7 @@ class OnlineForecaster:
         together.
         """
         frames = {
-            symbol: check_bars(frame, symbol, self.forecaster.tokenizer.timeframe, min_bars=1)
+            symbol: prepare_bars(frame, symbol, self.forecaster.tokenizer.timeframe, min_bars=1)
             for symbol, frame in bars.items()
         }
         checked = {symbol: bars_of(frame, f"bars of {symbol}") for symbol, frame in frames.items()}
@@ -208,7 +208,7 @@ class OnlineForecaster:
     ) -> dict[str, ReturnDistribution]:
         """The forecasts after the last bars of assets, in one batch."""
         self.forecaster.at(horizon)
-        step = self.forecaster.engine.row_step
+        step = self.forecaster.backend.row_step
         if step is None:
             windows = map(self.window, symbols)
             return dict(
@@ -218,7 +218,7 @@ class OnlineForecaster:
             self._require_bars(symbol)
         self._read_others(symbols)
         self._update_caches(symbols, step)
-        dists, horizons = {}, self.forecaster.engine.horizons
+        dists, horizons = {}, self.forecaster.backend.horizons
         for symbol in symbols:
             stream = self.streams[symbol]
             missing = find_missing(self._columns(), self.forecaster.reads, symbol)
@@ -265,7 +265,7 @@ class OnlineForecaster:
             self._read_others([*moved])
             rows = {each: self.streams[each].part(slice(None)) for each in moved}
             newest = max(stream.seconds for stream in moved.values())
-            state = state_after(self.forecaster, rows, state, since)
+            state = dependence_after(self.forecaster, rows, state, since)
             self.dependence = state, newest
         assert state is not None
         return join(dists, state)

@@ -1,4 +1,4 @@
-"""The PyTorch engine, and the export of a model to ONNX.
+"""The PyTorch backend, and the export of a model to ONNX.
 
 The file has inputs `events` (batch, time, fields) float32 and `meta` (batch, 3) int64 and the
 output `log_probs` (batch, 16), with any batch size and any time up to the context; its metadata are
@@ -25,8 +25,8 @@ from vaiom.corpus.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.corpus.store import Corpus, open_corpus, under_splits
 from vaiom.errors import EXTRAS, ConfigError, DataError, UserError, VaiomError, require_installed
 from vaiom.files import canonical_json, sha256_of, write_bytes
-from vaiom.forecast import backend as engines
-from vaiom.forecast.backend import Engine, Events, Meta, Probabilities
+from vaiom.forecast import backend as backends
+from vaiom.forecast.backend import Backend, Events, Meta, Probabilities
 from vaiom.model.checkpoint import USE, Checkpoint, load_model
 from vaiom.model.decoder import Decoder
 from vaiom.model.heads import return_log_probs
@@ -41,7 +41,7 @@ _STRETCH = 4_096
 _REAL_WINDOWS = 32
 
 
-class TorchEngine(Engine):
+class TorchBackend(Backend):
     """A network in PyTorch, on any device."""
 
     name = "torch"
@@ -87,7 +87,7 @@ class TorchEngine(Engine):
             x_BTF, meta_BM = (torch.from_numpy(each).to(self.device) for each in (events, meta))
             hidden = self.model.hidden(x_BTF, meta_BM, last_only)
             if horizon == 1:
-                return engines.normalise(
+                return backends.normalise(
                     return_log_probs(self.model.heads(hidden)).double().cpu().numpy()
                 )
             assert self.horizons
@@ -138,24 +138,24 @@ def export_onnx(
     checkpoint: Checkpoint, file: Path, real: Sequence[tuple[Events, Meta]] = ()
 ) -> Exported:
     """Write the file once ONNX Runtime reproduces PyTorch on random and given windows."""
-    if file.suffix != engines.EXPORTED_SUFFIX:
+    if file.suffix != backends.EXPORTED_SUFFIX:
         raise ConfigError(
             "an exported file must be recognisable",
-            expected=f"*{engines.EXPORTED_SUFFIX}",
+            expected=f"*{backends.EXPORTED_SUFFIX}",
             got=file,
         )
     data = exported_bytes(checkpoint)
-    engine, reference = engines.OnnxEngine(data), TorchEngine(checkpoint.model)
-    events, meta = engines.random_windows(checkpoint, 8, engines.PROBE_SEED + 1)
+    backend, reference = backends.OnnxBackend(data), TorchBackend(checkpoint.model)
+    events, meta = backends.random_windows(checkpoint, 8, backends.PROBE_SEED + 1)
     short = np.ascontiguousarray(events[:, : max(1, events.shape[1] // 3)])
     made_up = [(events, meta), (events[:1], meta[:1]), (short, meta)]
     worst = max(
-        float(np.abs(engine.probs(*window) - reference.probs(*window)).max())
+        float(np.abs(backend.probs(*window) - reference.probs(*window)).max())
         for window in [*made_up, *real]
     )
-    if not worst <= engines.TOLERANCE:
+    if not worst <= backends.TOLERANCE:
         raise VaiomError(
-            f"the exported model differs from PyTorch by {worst:.2g}; {engines.TOLERANCE:g} is "
+            f"the exported model differs from PyTorch by {worst:.2g}; {backends.TOLERANCE:g} is "
             f"allowed"
         )
     write_bytes(file, data)
@@ -178,12 +178,12 @@ def exported_bytes(checkpoint: Checkpoint) -> bytes:
         got = f"backbone={checkpoint.config.backbone}"
         raise ConfigError(problem, got=got, fix="load the run folder itself")
     proto = _convert(checkpoint.model)
-    [probe] = TorchEngine(checkpoint.model).probs(
-        *engines.random_windows(checkpoint, 1, engines.PROBE_SEED)
+    [probe] = TorchBackend(checkpoint.model).probs(
+        *backends.random_windows(checkpoint, 1, backends.PROBE_SEED)
     )
     header = {
-        "format": engines.FORMAT,
-        "format_version": engines.FORMAT_VERSION,
+        "format": backends.FORMAT,
+        "format_version": backends.FORMAT_VERSION,
         "model": to_json(checkpoint.config),
         "tokenizer": checkpoint.tokenizer.to_json(),
         "provenance": to_json(checkpoint.provenance),

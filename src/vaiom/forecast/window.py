@@ -12,7 +12,7 @@ import numpy.typing as npt
 import polars as pl
 
 from vaiom.corpus.rows import Columns
-from vaiom.distribution.buckets import ReturnDistributions
+from vaiom.distribution.buckets import BucketDistribution
 from vaiom.distribution.returns import ReturnDistribution
 from vaiom.errors import DataError
 from vaiom.features.fields import ANY_MASK, has_flag, timestamps_of
@@ -95,10 +95,10 @@ class History(Sequence[ReturnDistribution]):
         return has_flag(self.columns["flags"], ANY_MASK)
 
     @property
-    def distributions(self) -> ReturnDistributions:
+    def distributions(self) -> BucketDistribution:
         """All forecasts as one object, for quantiles, risk and PIT."""
         shape = self.forecaster.at(self.horizon).shape
-        return ReturnDistributions(probs=self.probs, sigma=self.sigma, shape=shape)
+        return BucketDistribution(probs=self.probs, sigma=self.sigma, shape=shape)
 
     @overload
     def __getitem__(self, index: int) -> ReturnDistribution: ...

@@ -15,7 +15,7 @@ import polars as pl
 
 from vaiom.distribution.returns import ReturnDistribution
 from vaiom.errors import DataError
-from vaiom.forecast.bars import MIN_BARS, check_bars
+from vaiom.forecast.bars import MIN_BARS, prepare_bars
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.stream import OnlineForecaster
 from vaiom.market.folder import BAR_SCHEMA
@@ -57,7 +57,7 @@ class PostedHistories:
         }
         online = self._longest(columns)
         if not online.streams and len(frames[symbol]) < MIN_BARS:
-            check_bars(
+            prepare_bars(
                 frames[symbol], symbol, self.forecaster.tokenizer.timeframe
             )  # the error names the number needed
         known = {each: stream.num_bars for each, stream in online.streams.items()}
@@ -68,7 +68,7 @@ class PostedHistories:
         }
         try:
             for each in new if known else ():
-                check_bars(frames[each], each, self.forecaster.tokenizer.timeframe, min_bars=1)
+                prepare_bars(frames[each], each, self.forecaster.tokenizer.timeframe, min_bars=1)
             online.extend_many(new)
         except (
             DataError

@@ -1,0 +1,177 @@
+"""Forecasts and portfolios as people read them: in a terminal, a notebook and a plot.
+
+Enters: a `ReturnDistribution` or a `Portfolio`. Leaves: text, HTML, or a drawing by matplotlib,
+which is imported when it is needed. Returns are in basis points.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from vaiom.distribution.buckets import SIDES
+from vaiom.errors import require_installed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from vaiom.distribution.portfolio import Portfolio
+    from vaiom.distribution.returns import ReturnDistribution
+
+BASIS_POINTS = 1e4
+"""Basis points in a log return of 1."""
+
+_LEVELS = (0.05, 0.5, 0.95)
+_DRAWN_LEVELS = (0.002, 0.998)
+"""Where the axis of a density begins and ends."""
+_DRAWN_PROFITS = (0.001, 0.999)
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+_BAR_WIDTH = 30
+_MINUTE = "%Y-%m-%d %H:%M"
+
+
+def summarise(dist: ReturnDistribution) -> dict[str, str]:
+    """The main figures of a forecast by column name."""
+    eighths = len(_HEIGHTS) * dist.probs / dist.probs.max()
+    heights = np.minimum(eighths, len(_HEIGHTS) - 1).astype(int)
+    summary = {
+        "asset": dist.symbol,
+        "bar": dist.target_time.strftime(_MINUTE),
+        "chances": "".join(_HEIGHTS[height] for height in heights),
+        "caution": " ".join(_cautions(dist)),
+        "up": f"{dist.prob_up:.1%}",
+    }
+    for level in _LEVELS:
+        summary[f"{level:.0%}"] = f"{BASIS_POINTS * dist.quantile(level):+.1f}"
+    for side in SIDES:
+        at_risk = dist.value_at_risk(0.99, side)
+        shortfall = dist.expected_shortfall(0.99, side)
+        summary[f"VaR99 {side}"] = f"{BASIS_POINTS * at_risk:.1f}"
+        summary[f"ES99 {side}"] = f"{BASIS_POINTS * shortfall:.1f}"
+    summary["zero"] = f"{dist.prob_zero:.1%}"
+    return summary
+
+
+def short_text(dist: ReturnDistribution) -> str:
+    """A forecast in one line, for `repr`."""
+    low, high = dist.interval(0.9)
+    interval = f"{BASIS_POINTS * low:+.1f} to {BASIS_POINTS * high:+.1f} bp"
+    figures = f"prob_up {dist.prob_up:.3f}, 5% to 95% {interval}"
+    cautions = "".join(f", {word}" for word in _cautions(dist))
+    origin = f"{dist.symbol}, {_span(dist)} after {dist.as_of}"
+    return f"<ReturnDistribution {origin}, given a non-zero return: {figures}{cautions}>"
+
+
+def long_text(dist: ReturnDistribution) -> str:
+    """A forecast with a bar per bucket and the main figures, for a terminal."""
+    ranges = _bucket_ranges(dist)
+    width = max(map(len, ranges))
+    lengths = _BAR_WIDTH * dist.probs / dist.probs.max()
+    lines = [_headline(dist)]
+    for range_, length, prob in zip(ranges, lengths, dist.probs, strict=True):
+        bar = "█" * round(length)
+        lines.append(f"  {range_:>{width}}  {bar:<{_BAR_WIDTH}} {prob:6.1%}")
+    lines += [f"  {name}: {value}" for name, value in _facts(dist)]
+    return "\n".join(lines)
+
+
+def html(dist: ReturnDistribution) -> str:
+    """A forecast with a bar per bucket and the main figures, for a notebook."""
+    rows = ""
+    widths = 100 * dist.probs / dist.probs.max()
+    for range_, width, prob in zip(_bucket_ranges(dist), widths, dist.probs, strict=True):
+        bar = f"<div style='background:#4878a8;height:0.8em;width:{width:.1f}%'></div>"
+        rows += (
+            f"<tr><td style='text-align:right;white-space:nowrap'>{escape(range_)}</td>"
+            f"<td style='text-align:left;width:14em'>{bar}</td>"
+            f"<td style='text-align:right'>{prob:.1%}</td></tr>"
+        )
+    facts = ""
+    for name, value in _facts(dist):
+        facts += f"<div><b>{escape(name)}</b>: {escape(value)}</div>"
+    headline = f"<div><b>{escape(_headline(dist))}</b></div>"
+    return f"<div>{headline}<table>{rows}</table>{facts}</div>"
+
+
+def plot_density(dist: ReturnDistribution, ax: Axes | None) -> Axes:
+    """Draw the density of a forecast, with the median and the central 90%."""
+    ax = ax or _new_axes()
+    first, last = dist.quantile(_DRAWN_LEVELS)
+    returns = np.linspace(first, last, 800)
+    density = dist.pdf(returns) / BASIS_POINTS
+    ax.fill_between(BASIS_POINTS * returns, density, alpha=0.4, step="mid")
+    for level in _LEVELS:
+        style = "-" if level == 0.5 else ":"
+        place = BASIS_POINTS * dist.quantile(level)
+        ax.axvline(place, linestyle=style, linewidth=1, color="black")
+    ax.set_title(_headline(dist), fontsize="medium")
+    ax.set_xlabel(f"log return of the next {_span(dist)}, basis points; lines at 5%, 50%, 95%")
+    ax.set_ylabel("density, given a non-zero return")
+    return ax
+
+
+def plot_profit(portfolio: Portfolio, ax: Axes | None, level: float) -> Axes:
+    """Draw the profits of a portfolio, with value at risk and expected shortfall."""
+    ax = ax or _new_axes()
+    low, high = np.quantile(portfolio.profit, _DRAWN_PROFITS)
+    ax.hist(portfolio.profit, bins=200, range=(low, high), alpha=0.4)
+    ax.axvline(-portfolio.value_at_risk(level), linestyle="-", linewidth=1, color="black")
+    ax.axvline(-portfolio.expected_shortfall(level), linestyle=":", linewidth=1, color="black")
+    symbols = ", ".join(portfolio.positions)
+    ax.set_title(f"{symbols}; lines at {level:.0%} VaR and ES", fontsize="medium")
+    ax.set_xlabel("profit")
+    ax.set_ylabel(f"of {len(portfolio.profit):,} draws")
+    return ax
+
+
+def _new_axes() -> Axes:
+    require_installed("matplotlib")
+    from matplotlib import pyplot
+
+    _, ax = pyplot.subplots()
+    return ax
+
+
+def _cautions(dist: ReturnDistribution) -> list[str]:
+    """A word for each reason to trust a forecast less."""
+    cautions = {
+        "stale": dist.stale,
+        "unknown": dist.unknown_asset,
+        "incomplete": bool(dist.missing_assets),
+    }
+    return [word for word, applies in cautions.items() if applies]
+
+
+def _span(dist: ReturnDistribution) -> str:
+    return "bar" if dist.horizon == 1 else f"{dist.horizon} bars"
+
+
+def _headline(dist: ReturnDistribution) -> str:
+    target = "bar of" if dist.horizon == 1 else f"{_span(dist)} through"
+    target += f" {dist.target_time:{_MINUTE}}"
+    return f"{dist.symbol}, {target}, from {dist.context} bars through {dist.as_of:{_MINUTE}}"
+
+
+def _facts(dist: ReturnDistribution) -> list[tuple[str, str]]:
+    """The main figures by what they are."""
+    summary = summarise(dist)
+    quantiles = [summary[f"{level:.0%}"] for level in _LEVELS]
+    risks = [f"{side} {summary[f'VaR99 {side}']} / {summary[f'ES99 {side}']}" for side in SIDES]
+    mean = f"{BASIS_POINTS * dist.mean():+.2f} bp"
+    zero = f"{dist.prob_zero:.2%} of this asset's Train returns after a close that moved"
+    return [
+        ("given a non-zero return", f"up {summary['up']}, mean {mean}"),
+        ("5%, 50%, 95% quantile in bp", ", ".join(quantiles)),
+        ("99% value at risk / expected shortfall in bp", ", ".join(risks)),
+        ("exactly zero", zero),
+        *(("note", note) for note in dist.notes),
+    ]
+
+
+def _bucket_ranges(dist: ReturnDistribution) -> list[str]:
+    inner = [f"{BASIS_POINTS * edge:+.1f}" for edge in dist.return_edges[1:-1]]
+    between = [f"{low} to {high}" for low, high in pairwise(inner)]
+    return [f"below {inner[0]}", *between, f"above {inner[-1]}"]

@@ -1,0 +1,216 @@
+"""The profit and loss of positions: value at risk, expected shortfall, and who contributes to them.
+
+Enters: draws of the profit of each position, from a `JointDistribution`. Leaves: figures with their
+standard errors. Not in the paper.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from vaiom.distribution import display
+from vaiom.distribution.shape import Floats, Ints
+from vaiom.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SHOWN_LEVELS = (0.01, 0.05, 0.5, 0.95, 0.99)
+"""Levels of the quantiles of profit in JSON."""
+
+_NEAR = 0.1
+"""Draws on both sides of the value at risk that estimate its contributions, as a share of those
+beyond it.
+"""
+
+
+class Estimate(float):
+    """A figure from draws, with its standard error."""
+
+    standard_error: float
+
+    def __new__(cls, value: float, standard_error: float = math.nan) -> Self:
+        # Copying and unpickling leave the error out here and set it afterwards.
+        self = super().__new__(cls, value)
+        self.standard_error = float(standard_error)
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contribution:
+    """What one position contributes to the risks of the whole, in money; contributions add up.
+
+    `marginal_*` are per unit of money in the position, 0 without a position.
+    """
+
+    amount: float
+    value_at_risk: float
+    expected_shortfall: float
+    marginal_value_at_risk: float
+    marginal_expected_shortfall: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Portfolio:
+    """The distribution of profit and loss, in money. Risks are positive where money is lost."""
+
+    positions: dict[str, float]
+    """Amounts of money by symbol; negative if short."""
+    profits: Floats
+    """(draws, positions)."""
+    notes: tuple[str, ...] = ()
+    """Reasons for caution."""
+
+    def __repr__(self) -> str:
+        symbols = ", ".join(self.positions)
+        worst = self.quantile(0.01)
+        risk = f"{-worst:,.2f} +- {worst.standard_error:,.2f}"
+        return f"<Portfolio of {symbols}: 99% value at risk {risk}>"
+
+    @cached_property
+    def profit(self) -> Floats:
+        """(draws,) the profit of all positions."""
+        return np.asarray(self.profits.sum(axis=1))
+
+    def quantile(self, q: float) -> Estimate:
+        """The quantile of profit at level q.
+
+        Its standard error is half the distance between the quantiles one standard error of the
+        level below and above.
+        """
+        if not 0 <= q <= 1:
+            raise ConfigError("a quantile's level is a probability", expected="0 to 1", got=q)
+        error = math.sqrt(q * (1 - q) / len(self.profit))
+        levels = np.clip([q - error, q, q + error], 0, 1)
+        low, value, high = np.quantile(self.profit, levels)
+        return Estimate(float(value), float(high - low) / 2)
+
+    def value_at_risk(self, level: float = 0.99) -> Estimate:
+        """The loss that is exceeded with probability 1 - level."""
+        self._worst(level)  # refuses a level that the draws do not reach
+        profit = self.quantile(1 - level)
+        return Estimate(-profit, profit.standard_error)
+
+    def expected_shortfall(self, level: float = 0.99) -> Estimate:
+        """The mean loss over the worst draws, a share 1 - level of all.
+
+        Its variance is that of the mean loss plus that of the limit beyond which losses count
+        (Chen 2008, "Nonparametric Estimation of Expected Shortfall").
+        """
+        losses = -self.profit[self._worst(level)]
+        mean = losses.mean()
+        variance = losses.var() + level * (mean - losses.min()) ** 2
+        return Estimate(float(mean), math.sqrt(variance / len(losses)))
+
+    def contributions(self, level: float = 0.99) -> dict[str, Contribution]:
+        """What each position contributes to both risks (Euler's principle, Tasche 1999).
+
+        It is the position's mean loss in the draws beyond the value at risk, and in those near it.
+        """
+        worst = self._worst(level)
+        shortfalls = -self.profits[worst].mean(axis=0)
+        near = max(1, round(_NEAR * (1 - level) * len(self.profit)))
+        first, stop = max(0, len(worst) - near), len(worst) + near + 1
+        limits = -self.profits[self._order[first:stop]].mean(axis=0)
+        if limits.sum():
+            limits *= self.value_at_risk(level) / limits.sum()
+        contributions = {}
+        for number, (symbol, amount) in enumerate(self.positions.items()):
+            limit = float(limits[number])
+            shortfall = float(shortfalls[number])
+            contributions[symbol] = Contribution(
+                amount=amount,
+                value_at_risk=limit,
+                expected_shortfall=shortfall,
+                marginal_value_at_risk=limit / amount if amount else 0.0,
+                marginal_expected_shortfall=shortfall / amount if amount else 0.0,
+            )
+        return contributions
+
+    def to_dict(self, level: float = 0.99) -> dict[str, Any]:
+        """All figures as JSON-safe values."""
+        risks = {
+            "value_at_risk": self.value_at_risk(level),
+            "expected_shortfall": self.expected_shortfall(level),
+        }
+        errors = {name: risk.standard_error for name, risk in risks.items()}
+        contributions = self.contributions(level)
+        return {
+            "level": level,
+            **risks,
+            "standard_errors": errors,
+            "quantiles": {str(each): self.quantile(each) for each in SHOWN_LEVELS},
+            "contributions": {symbol: asdict(each) for symbol, each in contributions.items()},
+            "notes": list(self.notes),
+        }
+
+    def plot(self, ax: Axes | None = None, level: float = 0.99) -> Axes:
+        """Draw the profits, with value at risk and expected shortfall; needs matplotlib."""
+        return display.plot_profit(self, ax, level)
+
+    @cached_property
+    def _order(self) -> Ints:
+        """(draws,) numbers of the draws, worst first."""
+        return np.argsort(self.profit, kind="stable")
+
+    def _worst(self, level: float) -> Ints:
+        """Numbers of the worst draws, a share 1 - level of all."""
+        draws = len(self.profit)
+        if not 0 < level < 1 or (1 - level) * draws < 1:
+            expected = f"between 0 and 1, as in 0.99, with a draw beyond it among {draws:,}"
+            raise ConfigError("a risk level is a probability", expected=expected, got=level)
+        return self._order[: round((1 - level) * draws)]
+
+
+def finite_numbers(values: Mapping[str, float], what: str, most: float) -> dict[str, float]:
+    """Numbers by symbol, at least one; `what` each is in messages, none larger than `most`."""
+    if not values:
+        raise ConfigError(f"{what} is needed", expected='{"EURUSD": number}', got="none")
+    for symbol, value in values.items():
+        is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+        if not is_number or not abs(value) <= most:
+            problem = f"{what} must be a finite number"
+            expected = f"from {-most:g} to {most:g}"
+            raise ConfigError(problem, where=symbol, expected=expected, got=value)
+    return {symbol: float(value) for symbol, value in values.items()}
+
+
+def read_positions(file: Path) -> dict[str, float]:
+    """Read amounts of money by symbol from lines `symbol,amount` or `symbol;amount`.
+
+    A first line `symbol,amount` is a header, and empty lines are ignored.
+    """
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        separator = ";" if ";" in text else ","
+        lines = list(csv.reader(text.splitlines(), delimiter=separator))
+    except (OSError, ValueError, csv.Error) as error:
+        got = getattr(error, "strerror", None) or error
+        raise DataError("the positions cannot be read", where=file, got=got) from error
+    positions: dict[str, float] = {}
+    for number, line in enumerate(filter(None, lines), start=1):
+        cells = [cell.strip() for cell in line]
+        if number == 1 and [cell.lower() for cell in cells] == ["symbol", "amount"]:
+            continue
+        try:
+            symbol, text = cells
+            amount = float(text)
+            if not math.isfinite(amount) or symbol in positions:
+                raise ValueError("not finite, or a symbol that was there before")
+        except ValueError as error:
+            where = f"{file}, line {number}"
+            expected = "symbol,amount with a finite amount of money, each symbol once"
+            got = ", ".join(line)
+            raise DataError("not a position", where=where, expected=expected, got=got) from error
+        positions[symbol] = amount
+    if not positions:
+        raise DataError("there are no positions", where=file, expected="symbol,amount lines")
+    return positions
