@@ -79,7 +79,7 @@ def test_whoever_has_no_bar_at_the_last_stamp_is_named(simulated_world: TinyRun)
     assert "without other assets: no bar at 2023-12-27 20:00:00 of GBPJPY" in closed["EURUSD"].notes
     alone = forecaster.predict(open_["EURUSD"], symbol="EURUSD")
     assert alone.missing_assets == ("GBPJPY", "USDJPY")
-    assert "missing_assets" in repr(alone)
+    assert "without other assets" in repr(alone)
     whole = forecaster.predict(open_)["EURUSD"]
     assert np.abs(alone.probs - whole.probs).max() > 10 * TOLERANCE
     assert whole.sigma == alone.sigma

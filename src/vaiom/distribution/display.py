@@ -60,9 +60,9 @@ def short_text(dist: ReturnDistribution) -> str:
     low, high = dist.interval(0.9)
     interval = f"{BASIS_POINTS * low:+.1f} to {BASIS_POINTS * high:+.1f} bp"
     figures = f"prob_up {dist.prob_up:.3f}, 5% to 95% {interval}"
-    cautions = "".join(f", {word}" for word in _cautions(dist))
+    notes = "".join(f"; {note}" for note in dist.notes)
     origin = f"{dist.symbol}, {_span(dist)} after {dist.as_of}"
-    return f"<ReturnDistribution {origin}, given a non-zero return: {figures}{cautions}>"
+    return f"<ReturnDistribution {origin}, given a non-zero return: {figures}{notes}>"
 
 
 def long_text(dist: ReturnDistribution) -> str:
