@@ -25,14 +25,15 @@ from hypothesis import strategies as st
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import STAGING_PREFIX
-from vaiom.market.download import FIRST_PAUSE_S, FeedFile, FileServer, UnavailableError, download
+from vaiom.market.download import download
+from vaiom.market.file_server import FeedFile, FileServer, UnavailableError
 from vaiom.market.folder import read_bars
 from vaiom.market.imports import import_files
 
 FIRST = date(2019, 2, 4)
 RATE = {"workers": 3, "requests_per_second": 25.0}
 # No answer is waited for in vain but where a test says so, however busy the machine is.
-FAST = {"requests_per_second": 1000.0, "timeout": 3_600.0}
+FAST = {"requests_per_second": 1000.0, "timeout": 3_600.0, "first_pause_s": 0.01}
 
 _addresses: list[object] | None = None
 
@@ -52,7 +53,6 @@ def _loopback_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     are short.
     """
     global _addresses
-    monkeypatch.setattr("vaiom.market.download.FIRST_PAUSE_S", 0.01)
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -209,7 +209,9 @@ def test_faults_leave_no_trace(server: FeedServer, tmp_path: Path) -> None:
 def test_a_request_without_an_answer_is_made_again(server: FeedServer, tmp_path: Path) -> None:
     server.files = made_up_feed("EURUSD", FIRST, 1)
     server.faults[path(0)] = ["hang"]
-    download(["EURUSD"], day(0), day(1), tmp_path, base_url=server.url, timeout=0.5)
+    download(
+        ["EURUSD"], day(0), day(1), tmp_path, base_url=server.url, timeout=0.5, first_pause_s=0.01
+    )
     assert len(server.seen) >= 2
     assert len(read_bars(tmp_path)["EURUSD"]) == 32
 
@@ -404,12 +406,12 @@ def test_the_server_sees_no_more_at_once_and_no_faster_than_allowed(
 
 
 def test_retry_after_holds_every_thread_back_within_bounds(
-    server: FeedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FeedServer, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("vaiom.market.download.LONGEST_RETRY_AFTER_S", 0.4)
     server.files = made_up_feed("EURUSD", FIRST, 2)
     server.faults[path(0)] = ["429 Retry-After: 3600"]
-    download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, workers=1, **FAST)
+    one_by_one = FAST | {"workers": 1, "max_retry_after_s": 0.4}
+    download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, **one_by_one)
     assert server.paths_seen == [path(0), path(0), path(1)]
     assert server.seen[1][1] - server.seen[0][1] >= 0.4
 
@@ -434,13 +436,12 @@ def test_waiting_sleeps_until_the_next_start_and_pauses_double(
     limit = FileServer(server.url, per_second=2.0, attempts=9, timeout_s=3_600.0)
     monkeypatch.setattr(limit.stop, "wait", waited.append)
     with monkeypatch.context() as patched:
-        patched.setattr("vaiom.market.download.monotonic", iter((7.0, 7.0, 7.25, 7.5)).__next__)
+        patched.setattr("vaiom.market.file_server.monotonic", iter((7.0, 7.0, 7.25, 7.5)).__next__)
         limit.wait()
         limit.wait()  # woken too early, it sleeps again
     assert waited == [0.5, 0.25]
     waited.clear()
     limit.per_second, limit._next_start = math.inf, 0.0
-    monkeypatch.setattr("vaiom.market.download.FIRST_PAUSE_S", FIRST_PAUSE_S)
     monkeypatch.setattr("random.uniform", lambda _, most: most)
     server.faults[path(0)] = 9 * ["500"]
     with pytest.raises(UnavailableError):
@@ -524,24 +525,20 @@ def test_not_found_everywhere_is_not_believed(server: FeedServer, tmp_path: Path
 
 
 def test_days_not_over_or_not_published_are_left_for_later(
-    server: FeedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FeedServer, tmp_path: Path
 ) -> None:
     today = date(2019, 2, 7)
-    monkeypatch.setattr("vaiom.market.download._today", lambda: today)
+    options = FAST | {"base_url": server.url, "today": today}
     first = today - timedelta(days=3)
     server.files = made_up_feed("EURUSD", first, 5)
     late = path_of("EURUSD", today - timedelta(days=1))
     content = server.files.pop(late)
-    report = download(
-        ["EURUSD"], first, today + timedelta(days=2), tmp_path, base_url=server.url, **FAST
-    )
+    report = download(["EURUSD"], first, today + timedelta(days=2), tmp_path, **options)
     assert days_of(report) == (3, 0, 3)
     assert sorted(ledger_of(tmp_path)) == [str(first), str(first + timedelta(days=1))]
     assert path_of("EURUSD", today) not in server.paths_seen
     server.files[late] = content
-    report = download(
-        ["EURUSD"], first, today + timedelta(days=2), tmp_path, base_url=server.url, **FAST
-    )
+    report = download(["EURUSD"], first, today + timedelta(days=2), tmp_path, **options)
     assert days_of(report) == (1, 2, 2)
     assert report["symbols"]["EURUSD"]["days"] == 3
 

@@ -15,8 +15,8 @@ import pytest
 
 from market import feed_server
 from vaiom.errors import ConfigError, DataError
-from vaiom.market.download import DUKASCOPY_URL, UnavailableError
 from vaiom.market.feeds import Dukascopy, Exchange, Feed, Files, open_feed
+from vaiom.market.file_server import DUKASCOPY_URL, UnavailableError
 from vaiom.market.formats.source import Options
 
 NOW, HOUR, MINUTE = datetime(2024, 5, 15, 12, 0, 30), timedelta(hours=1), timedelta(minutes=1)

@@ -11,7 +11,7 @@ import polars as pl
 
 from vaiom.cli import data as corpus_command
 from vaiom.cli import options
-from vaiom.market.download import Ledger
+from vaiom.market.day_ledger import DayLedger
 from vaiom.market.folder import check_symbol, open_manifest
 from vaiom.market.formats.dukascopy import parse_path
 from vaiom.market.formats.stamps import parse_stamps
@@ -155,5 +155,5 @@ def _bar_manifest(file: Path) -> object:
 
 
 def _ledger(file: Path) -> object:
-    ledger = Ledger(file.parent)
+    ledger = DayLedger(file.parent)
     return [ledger.is_finished(day) for day in ledger.lines("EURUSD")]

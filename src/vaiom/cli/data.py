@@ -8,7 +8,6 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,17 +35,25 @@ def download(
     base_url: Annotated[str, option("Another server with the same file layout.")] = "",
 ) -> Answer:
     """Download 1-minute candles from Dukascopy; run it again to continue after an interruption."""
-    from vaiom.market import download
+    from vaiom.market.download import download
 
-    options: dict[str, Any] = {"base_url": base_url or download.DUKASCOPY_URL, "workers": workers}
-    answer = _bars(
-        "downloading", out, download.download, symbols, first.date(), last.date(), out, **options
+    options: dict[str, Any] = {"base_url": base_url} if base_url else {}
+    answer = _make_bars(
+        "downloading",
+        out,
+        download,
+        symbols,
+        first.date(),
+        last.date(),
+        out,
+        workers=workers,
+        **options,
     )
-    unsettled = answer.json["days_unsettled"]
+    num_days = answer.json["days_unsettled"]
     warning = (
-        f"note: {unsettled} days are not settled at the source yet; run the command again later"
+        f"note: {num_days} days are not settled at the source yet; run the command again later"
     )
-    return replace(answer, warnings=[warning] if unsettled else [])
+    return replace(answer, warnings=[warning] if num_days else [])
 
 
 @answers
@@ -74,31 +81,42 @@ def import_(
     """Import files of other tools into a bar folder; timestamps stay as they are without --shift or
     --utc.
     """
-    from vaiom.market.imports import import_files, list_files
+    from vaiom.market.imports import import_files, list_others
 
-    if wrong := [pair for pair in column if not all(pair.partition("="))]:
-        raise ConfigError(
-            "not a column map", expected="NAME=COLUMN, as in Close=last", got=repr(wrong[0])
-        )
-    options: dict[str, Any] = {
-        "symbol": symbol or None,
-        "start": start,
-        "utc": utc,
-        "repair": repair,
-    }
-    options |= {"columns": dict(pair.split("=", 1) for pair in column), "shift": parse_span(shift)}
-    options |= {"price_scale": price_scale, "format": format_, "replace": overwrite}
-    others = {file for path in paths for file in path.rglob("[!.]*") if file.is_file()}.difference(
-        list_files(paths)
+    answer = _make_bars(
+        "importing",
+        out,
+        import_files,
+        paths,
+        out,
+        format=format_,
+        symbol=symbol or None,
+        start=start,
+        shift=parse_span(shift),
+        utc=utc,
+        columns=_column_map(column),
+        price_scale=price_scale,
+        repair=repair,
+        replace=overwrite,
     )
-    shown = ", ".join(sorted(file.name for file in others)[:8])
-    note = (
-        f"note: {len(others)} files of other kinds were passed over: {shown}; name those that "
-        f"hold bars"
-    )
-    return replace(
-        _bars("importing", out, import_files, paths, out, **options), notes=[note] if others else []
-    )
+    others = list_others(paths)
+    if not others:
+        return answer
+    shown = ", ".join(file.name for file in others[:8])
+    skipped = f"note: {len(others)} files of other kinds were passed over: {shown}"
+    return replace(answer, notes=[f"{skipped}; name those that hold bars"])
+
+
+def _column_map(pairs: list[str]) -> dict[str, str]:
+    """Columns by role, from texts such as `Close=last`."""
+    columns = {}
+    for pair in pairs:
+        role, _, name = pair.partition("=")
+        if not (role and name):
+            expected = "NAME=COLUMN, as in Close=last"
+            raise ConfigError("not a column map", expected=expected, got=repr(pair))
+        columns[role] = name
+    return columns
 
 
 @answers
@@ -108,7 +126,7 @@ def resample(bars: BarsDir, to: Timeframe, out: Out, overwrite: Overwrite = Fals
     """
     from vaiom.market.resample import resample_folder
 
-    return _bars("resampling", out, resample_folder, bars, to, out, overwrite=overwrite)
+    return _make_bars("resampling", out, resample_folder, bars, to, out, overwrite=overwrite)
 
 
 @answers
@@ -126,15 +144,17 @@ def simulate(
     """
     from vaiom.simulation import market
 
-    chosen = {
-        "assets": assets,
-        "bars": bars,
-        "timeframe": timeframe,
-        "seed": seed,
-        "correlation": correlation,
-    }
-    config = override(market.MarketConfig(), chosen)
-    return _bars("simulating", out, market.write_market, config, out, overwrite=overwrite)
+    config = override(
+        market.MarketConfig(),
+        {
+            "assets": assets,
+            "bars": bars,
+            "timeframe": timeframe,
+            "seed": seed,
+            "correlation": correlation,
+        },
+    )
+    return _make_bars("simulating", out, market.write_market, config, out, overwrite=overwrite)
 
 
 @answers
@@ -147,33 +167,37 @@ def check(bars: BarsDir) -> Answer:
 
     with progress_bar("checking") as progress:
         report = check_folder(bars, progress)
-    problem = {}
     try:
         corpus = corpus_in_memory(bars)
-        summary = "events before the end of Train: too few to learn the asset from"
-        few = partial(Finding, kind="few_train_events", severity=Severity.WARNING, summary=summary)
-        report = report.plus(
-            {symbol: [few(count=number)] for symbol, number in few_train_events(corpus).items()}
-        )
-        splits = split_quality(corpus)
     except DataError as error:
         # Bars that cannot become a corpus still get a report, with the reason in it.
-        splits, problem = [], {"corpus_problem": str(error)}
-    boundaries = f"the default boundaries (Train ends {vaiom.SplitConfig().train_end:%Y-%m-%d})"
-    notes = [
-        f"note: with {boundaries} these bars cannot become a corpus.\n{text}"
-        for text in problem.values()
-    ]
-    shown = [
-        *data_tables.price_quality(report),
-        *([data_tables.split_quality(splits)] if splits else []),
-    ]
-    return Answer(
-        json={**report.to_json(), **problem, "splits": to_json(splits)}, shown=shown, notes=notes
-    )
+        last_train = f"{vaiom.SplitConfig().train_end:%Y-%m-%d}"
+        note = (
+            f"note: with the default boundaries (Train ends {last_train}) these bars cannot become "
+            f"a corpus.\n{error}"
+        )
+        return Answer(
+            json={**report.to_json(), "corpus_problem": str(error), "splits": []},
+            shown=data_tables.price_quality(report),
+            notes=[note],
+        )
+    summary = "events before the end of Train: too few to learn the asset from"
+    few = {}
+    for symbol, number in few_train_events(corpus).items():
+        few[symbol] = [
+            Finding(
+                kind="few_train_events", severity=Severity.WARNING, count=number, summary=summary
+            )
+        ]
+    report = report.plus(few)
+    splits = split_quality(corpus)
+    shown = data_tables.price_quality(report)
+    if splits:
+        shown = [*shown, data_tables.split_quality(splits)]
+    return Answer(json={**report.to_json(), "splits": to_json(splits)}, shown=shown)
 
 
-def _bars(
+def _make_bars(
     title: str, out: Path, make: Callable[..., dict[str, Any]], *args: Any, **options: Any
 ) -> Answer:
     """Make a bar folder with a progress bar, and show its manifest."""
@@ -218,31 +242,32 @@ def build(
     from vaiom.corpus.store import few_train_events
     from vaiom.experiments.tasks import TaskRunner
 
-    runner = TaskRunner(name=engine, workers=workers, device="cpu")
-    options: dict[str, Any] = {"timeframe": timeframe.lower(), "like": like, "overwrite": overwrite}
-    options |= {"classes": _class_table(classes)} if classes else {}
-    options |= {"engine": runner} if runner != TaskRunner(device="cpu") else {}
-    options |= (
-        {"splits": _splits(train_end, validation, test, seal)}
-        if train_end or validation or test or seal
-        else {}
-    )
+    options: dict[str, Any] = {}
+    if classes:
+        options["classes"] = _class_table(classes)
+    if (engine, workers) != ("local", 1):
+        options["engine"] = TaskRunner(name=engine, workers=workers, device="cpu")
     with progress_bar("building") as progress:
-        corpus = vaiom.build_corpus(bars, out, covered=True, progress=progress, **options)
-    empty = [
-        name
-        for name in (VALIDATION, *corpus.splits.test_names)
-        if not corpus.manifest["events"][name]
-    ]
-    last = max(asset["last"] for asset in corpus.manifest["assets"].values())
-    notes = (
-        [f"note: no event with full context in {', '.join(empty)}; the bars end {last[:10]}"]
-        if empty
-        else []
-    )
-    notes += [
-        f"note: {symbol} has {n:,} Train events" for symbol, n in few_train_events(corpus).items()
-    ]
+        corpus = vaiom.build_corpus(
+            bars,
+            out,
+            timeframe=timeframe.lower(),
+            splits=_splits(train_end, validation, test, seal),
+            like=like,
+            overwrite=overwrite,
+            covered=True,
+            progress=progress,
+            **options,
+        )
+    notes = []
+    num_events = corpus.manifest["events"]
+    empty = [name for name in (VALIDATION, *corpus.splits.test_names) if not num_events[name]]
+    if empty:
+        last = max(asset["last"] for asset in corpus.manifest["assets"].values())
+        names = ", ".join(empty)
+        notes.append(f"note: no event with full context in {names}; the bars end {last[:10]}")
+    for symbol, number in few_train_events(corpus).items():
+        notes.append(f"note: {symbol} has {number:,} Train events")
     return _corpus_answer(corpus, *notes)
 
 
@@ -284,58 +309,68 @@ def unpack(file: PackedFile, folder: CorpusPath, overwrite: Overwrite = False) -
     return _corpus_answer(unpack_corpus(file, folder, overwrite=overwrite))
 
 
-def _splits(train_end: str, validation: str, test: str, seal: str) -> vaiom.SplitConfig:
-    changes: dict[str, Any] = {"train_end": parse_date(train_end)} if train_end else {}
-    changes |= {"validation": _interval(validation)} if validation else {}
-    changes |= {"tests": tuple(_interval(part) for part in test.split(","))} if test else {}
-    if seal or test:
-        changes["seal"] = parse_date(seal) if seal else changes["tests"][-1][1]
+def _splits(train_end: str, validation: str, test: str, seal: str) -> vaiom.SplitConfig | None:
+    """The boundaries that were given, and the usual others; None if none were."""
+    changes: dict[str, Any] = {}
+    if train_end:
+        changes["train_end"] = parse_date(train_end)
+    if validation:
+        changes["validation"] = _interval(validation)
+    if test:
+        changes["tests"] = tuple(_interval(part) for part in test.split(","))
+        changes["seal"] = changes["tests"][-1][1]
+    if seal:
+        changes["seal"] = parse_date(seal)
+    if not changes:
+        return None
+    usual = vaiom.SplitConfig()
     try:
         if list(changes) == ["train_end"]:
-            return vaiom.SplitConfig().shifted_to(changes["train_end"])
-        return replace(vaiom.SplitConfig(), **changes)
+            return usual.shifted_to(changes["train_end"])
+        return replace(usual, **changes)
     except ValueError as error:
         given = {"train-end": train_end, "validation": validation, "test": test, "seal": seal}
-        got = " ".join(f"--{name} {value}" for name, value in given.items() if value)
-        fix = (
-            "name --train-end, --validation, --test and --seal together, or --train-end alone "
-            "to move them all"
-        )
-        raise ConfigError(str(error), got=got, fix=fix) from error
+        raise ConfigError(
+            str(error),
+            got=" ".join(f"--{name} {value}" for name, value in given.items() if value),
+            fix="name --train-end, --validation, --test and --seal together, or --train-end alone "
+            "to move them all",
+        ) from error
 
 
 def _interval(text: str) -> tuple[datetime, datetime]:
     start, colon, end = text.partition(":")
     if not colon:
-        raise ConfigError(
-            "not an interval", expected="D:D, as in 2024-07-01:2025-01-01", got=repr(text)
-        )
+        expected = "D:D, as in 2024-07-01:2025-01-01"
+        raise ConfigError("not an interval", expected=expected, got=repr(text))
     return parse_date(start), parse_date(end)
 
 
 def _class_table(file: Path) -> dict[str, str]:
+    """Asset classes by symbol, in capitals."""
     try:
         text = file.read_text(encoding="utf-8")
-        table = from_json(
-            dict[str, str], parse_json(text) if file.suffix == ".json" else tomllib.loads(text)
-        )
+        table = parse_json(text) if file.suffix == ".json" else tomllib.loads(text)
+        classes = from_json(dict[str, str], table)
     except (OSError, ValueError, RecursionError) as error:
-        expected = 'EURUSD = "FX", one line per symbol'
         raise ConfigError(
-            "the class table cannot be read", where=file, expected=expected, got=str(error)
+            "the class table cannot be read",
+            where=file,
+            expected='EURUSD = "FX", one line per symbol',
+            got=str(error),
         ) from error
-    return {symbol: name.upper() for symbol, name in table.items()}
+    return {symbol: name.upper() for symbol, name in classes.items()}
 
 
 def _corpus_answer(corpus: vaiom.Corpus, *warnings: str, quality: bool = False) -> Answer:
     from vaiom.corpus.store import split_quality
 
     splits = split_quality(corpus)
+    tables = data_tables.corpus_tables(corpus)
+    if quality:
+        tables = [*tables, data_tables.split_quality(splits)]
     return Answer(
         json={**corpus.manifest, "sha256": corpus.sha256, "quality": to_json(splits)},
-        shown=[
-            *data_tables.corpus_tables(corpus),
-            *([data_tables.split_quality(splits)] if quality else []),
-        ],
+        shown=tables,
         warnings=warnings,
     )

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import polars as pl
 
 from vaiom.errors import ConfigError, DataError, require_installed
-from vaiom.market.download import DUKASCOPY_URL, FeedFile, FileServer
+from vaiom.market.file_server import DUKASCOPY_URL, FeedFile, FileServer
 from vaiom.market.folder import BAR_SCHEMA, STAMP, infer_timeframe
 from vaiom.market.formats.dukascopy import price_scale_of
 from vaiom.market.formats.source import FileBars, Options
@@ -74,7 +74,7 @@ class Dukascopy:
     def __init__(
         self, base_url: str, *, per_second: float = 8.0, attempts: int = 2, timeout_s: float = 20.0
     ) -> None:
-        self.server = FileServer(base_url.rstrip("/"), per_second, attempts, timeout_s)
+        self.server = FileServer(base_url, per_second, attempts, timeout_s)
         self._settled: dict[FeedFile, tuple[int, pl.DataFrame]] = {}
         """Files that do not change any more: their bars, and how many answers agree on them."""
 
@@ -110,7 +110,7 @@ class Dukascopy:
         for file, end in files:
             num_answers, bars = self._settled.get(file, (0, parts[0]))
             if num_answers < BELIEVED:
-                bars = drop_flat(self.server.fetch(file)[1])
+                bars = drop_flat(self.server.fetch(file).bars)
                 if end + _ONE_HOUR <= now:  # until then it may still change
                     self._settled[file] = (num_answers + 1 if bars.is_empty() else BELIEVED, bars)
             parts.append(bars)

@@ -279,3 +279,9 @@ def list_files(paths: Sequence[Path]) -> list[Path]:
     if not files:
         raise ConfigError("nothing to import", expected="files or folders")
     return list(files)
+
+
+def list_others(paths: Sequence[Path]) -> list[Path]:
+    """Files below these folders that are not imported, because they are of other kinds."""
+    inside = {file for path in paths for file in path.rglob("[!.]*") if file.is_file()}
+    return sorted(inside.difference(list_files(paths)), key=lambda file: file.name)
