@@ -35,7 +35,6 @@ from vaiom.report.contents import read_run
 from vaiom.report.page import render, write_report
 from vaiom.run import Run
 from vaiom.training.loop import train
-from vaiom.training.windows import DeviceCorpus, Scorer
 
 ELSEWHERE = ("seed", "step", "looks")
 """Numbers of the file that are no figures of events: proof (f) holds them to checkpoint and ledger.
@@ -159,10 +158,9 @@ def test_events_that_are_not_in_the_corpus_are_found(spoiled: Path) -> None:
 class InHalfPrecision(ModelPredictor):
     """The model on a GPU, as far as rounding goes."""
 
-    def predict_proba(self, corpus: Any, rows: Any) -> Any:
-        network = self.checkpoint.model
-        data = DeviceCorpus(corpus, network.config, self.device)
-        return Scorer(network, data, torch.float16).answers(rows).double().exp().numpy()
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.precision = torch.float16
 
 
 def scored_in_half_precision(
@@ -171,7 +169,6 @@ def scored_in_half_precision(
     """Validation as a GPU would have scored it."""
     with monkeypatch.context() as patched:
         patched.setattr("vaiom.evaluation.evaluate.ModelPredictor", InHalfPrecision)
-        patched.setattr("vaiom.evaluation.evaluate.resolve_type", lambda *_: torch.float16)
         evaluate_run(place / run, open_corpus(place / "corpus"), "validation", device="cpu")
     return (
         keep_only(place, "validation")

@@ -16,7 +16,7 @@ import numpy as np
 
 from vaiom.codec import from_json
 from vaiom.corpus.store import Corpus
-from vaiom.evaluation.horizons import judge_horizons
+from vaiom.evaluation.horizons import horizon_events, judge_horizons
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import MODEL, event_bits
 from vaiom.files import read_json
@@ -111,7 +111,8 @@ def compare_horizons(
     """
     model = ModelPredictor.load(Run(run).best, device)
     horizons, found = load_horizons(Run(run).horizons, model.checkpoint), {}
-    for score, events, own in judge_horizons(model, horizons, corpus, "validation"):
+    of_horizons = horizon_events(model, horizons, corpus, "validation")
+    for score, events, own in judge_horizons(model, horizons, corpus, of_horizons):
         fit = next(fit for fit in horizons.fitted.fits if fit.bars == score.bars)
         some = np.unique(np.linspace(0, len(own) - 1, most).astype(np.int64))
         view, rows, buckets = corpus.with_target(fit), own[some], events.buckets[some]

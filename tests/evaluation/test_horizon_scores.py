@@ -38,6 +38,7 @@ from vaiom.evaluation.horizons import (
     LEVELS,
     events_name,
     figures_of_horizon,
+    horizon_events,
     judge_horizons,
     root_of_time,
 )
@@ -189,7 +190,8 @@ def test_every_figure_of_a_horizon_equals_a_plain_loop(tiny: TinyRuns) -> None:
 
     fits = [fit_target(corpus, bars) for bars in (2, 300, 4)]
     horizons: Any = SimpleNamespace(fitted=SimpleNamespace(fits=fits), probs=made_up)
-    found = list(judge_horizons(model, horizons, corpus, split))
+    events_of = horizon_events(model, horizons, corpus, split)
+    found = list(judge_horizons(model, horizons, corpus, events_of))
     assert [score.bars for score, _, _ in found] == [2, 4]
     before: dict[int, float] = {}
     for score, events, rows in found:
@@ -240,8 +242,9 @@ def test_horizons_of_the_sealed_split_need_its_name(tiny: TinyRuns) -> None:
     )
     horizons: Any = SimpleNamespace(fitted=fitted, probs=even)
     with pytest.raises(ConfigError, match="not opened by accident"):
-        list(judge_horizons(model, horizons, corpus, "sealed"))
-    [(score, _, _)] = judge_horizons(model, horizons, corpus, "sealed", unseal="sealed")
+        horizon_events(model, horizons, corpus, "sealed")
+    opened = horizon_events(model, horizons, corpus, "sealed", unseal="sealed")
+    [(score, _, _)] = judge_horizons(model, horizons, corpus, opened)
     assert score.bits["model"] == 4.0
 
 
@@ -432,9 +435,9 @@ def test_heads_claim_the_validation_bits_of_their_events(
     examined: Audited, times: float, found: bool
 ) -> None:
     rows = examined.view.endpoints("validation", 16)
-    [(_, events, _)] = judge_horizons(
-        examined.run.model, examined.heads, examined.corpus, "validation"
-    )
+    model, corpus = examined.run.model, examined.corpus
+    events_of = horizon_events(model, examined.heads, corpus, "validation")
+    [(_, events, _)] = judge_horizons(model, examined.heads, corpus, events_of)
     cost = float(events.bits["model"].mean())
     proof = examined.proof(fitted={"validation_bits": {"4": cost + times * 1e-5}})
     said = (

@@ -19,6 +19,7 @@ from vaiom.evaluation.evaluate import (
     mixture_report,
     stretches,
 )
+from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.model.config import ModelConfig
 from vaiom.model.vaiom import Vaiom
 
@@ -75,11 +76,8 @@ def test_states_at_the_start_of_an_asset_do_not_see_other_assets(tmp_path: Path)
     )
     torch.manual_seed(0)
     network = Vaiom(config, corpus.tokenizer.vocabulary_sizes)
-    model: Any = SimpleNamespace(
-        checkpoint=SimpleNamespace(model=network),
-        read=lambda corpus: corpus,
-        device=torch.device("cpu"),
-    )
+    checkpoint: Any = SimpleNamespace(model=network, config=config, tokenizer=corpus.tokenizer)
+    model = ModelPredictor(checkpoint, "cpu")
     first, second = corpus.asset_slices.values()
     changed = {name: np.array(column) for name, column in corpus.columns.items()}
     changed["ret_z"][first] = 5.0

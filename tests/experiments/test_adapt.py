@@ -32,8 +32,8 @@ from vaiom.distribution.copula import pit_of
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.horizons import events_name
-from vaiom.evaluation.joint import make_panel
 from vaiom.evaluation.ledger import read_ledger
+from vaiom.evaluation.panel import make_panel
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, read_events
 from vaiom.experiments.refit import (

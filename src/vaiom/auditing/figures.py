@@ -27,6 +27,7 @@ from vaiom.corpus.store import Corpus
 from vaiom.corpus.targets import fit_target
 from vaiom.distribution.dependence import Dependence
 from vaiom.errors import UserError
+from vaiom.evaluation.copula_fit import fit_dependence
 from vaiom.evaluation.evaluate import (
     FORMS,
     RUN_PREFIX,
@@ -36,10 +37,16 @@ from vaiom.evaluation.evaluate import (
     compare_tests,
     judge,
 )
-from vaiom.evaluation.horizons import ROOT_OF_TIME, events_name, figures_of_horizon, judge_horizons
+from vaiom.evaluation.horizons import (
+    ROOT_OF_TIME,
+    events_name,
+    figures_of_horizon,
+    horizon_events,
+    judge_horizons,
+)
 from vaiom.evaluation.inference import compare_seeds
-from vaiom.evaluation.joint import fit_dependence, make_panel
 from vaiom.evaluation.ledger import is_recorded, ledger_heads, model_looks
+from vaiom.evaluation.panel import make_panel
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import (
     MODEL,
@@ -553,8 +560,9 @@ def prove_horizons(proof: Proof, run: AuditedRun) -> None:
             continue
         folder, unseal = stored.get("baselines"), split if split == SEALED else None
         fits = Path(folder) if folder and Path(folder).is_dir() else None
+        of_horizons = horizon_events(run.model, horizons, corpus, split, unseal)
         for score, ours, rows in judge_horizons(
-            run.model, horizons, corpus, split, baselines=fits, unseal=unseal
+            run.model, horizons, corpus, of_horizons, baselines=fits
         ):
             where, view = f"{split}, {score.bars} bars", views[score.bars]
             if split == VALIDATION:

@@ -196,7 +196,7 @@ def dependence(run: RunPath, corpus: RunCorpus = None, device: Device = "auto") 
     """Fit the dependence between a run's assets on Train, for `vaiom risk`; the model does not
     change.
     """
-    from vaiom.evaluation.joint import fit_dependence
+    from vaiom.evaluation.copula_fit import fit_dependence
     from vaiom.evaluation.predictor import ModelPredictor
     from vaiom.files import write_json
 

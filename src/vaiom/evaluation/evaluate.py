@@ -8,13 +8,12 @@ and inference.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from vaiom.baselines.base import PLAIN, Floats, Rows, baseline
 from vaiom.baselines.store import load_losses
@@ -26,7 +25,9 @@ from vaiom.evaluation.calibration import Calibration, Scores, TailTest, judge_fo
 from vaiom.evaluation.horizons import (
     HorizonScore,
     events_name,
+    horizon_events,
     judge_horizons,
+    rows_along_the_way,
     served_distributions,
 )
 from vaiom.evaluation.inference import (
@@ -36,7 +37,7 @@ from vaiom.evaluation.inference import (
     compare,
     compare_seeds,
 )
-from vaiom.evaluation.joint import JointEvaluation, judge_joint
+from vaiom.evaluation.joint import JointEvaluation, JointPeriod, judge_joint
 from vaiom.evaluation.ledger import ledger_heads, record_look
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import (
@@ -53,11 +54,8 @@ from vaiom.evaluation.scores import (
 from vaiom.features.fields import CROSS_FIELDS, DISC_FIELDS, NUM_RETURN_BUCKETS
 from vaiom.files import Progress, ensure_folder, read_json, write_bytes, write_json
 from vaiom.model.checkpoint import USE
-from vaiom.model.heads import state_log_probs
 from vaiom.model.horizons import load_horizons
 from vaiom.run import MODELS, Run, find_run
-from vaiom.training.devices import resolve_type
-from vaiom.training.windows import hidden_states
 
 RUN_PREFIX = "run "
 """Before the name of the run that forecasts are scored against, as a predictor."""
@@ -259,6 +257,14 @@ def evaluate_run(
     looks = record_look(
         corpus, split, run=run.name, checkpoint_sha256=checkpoint.sha256, num_events=len(rows)
     )
+    own_events = horizon_events(model, further, corpus, split, unseal) if further else []
+    needed = [rows]
+    if further:
+        needed.append(rows_along_the_way(own_events))
+    if dependence and corpus.tokenizer.symbols == dependence.symbols:
+        period = JointPeriod.of(corpus, split, dependence)
+        needed.append(period.rows(corpus, context))
+    model.compute(corpus, np.concatenate(needed))
     events = score_events(corpus, rows, losses, model.predict_proba(corpus, rows))
     write_events(run, split, events)
     tests = corpus.splits.test_names
@@ -268,9 +274,7 @@ def evaluate_run(
     same = [each.get("checkpoint_sha256") == checkpoint.sha256 for each in earlier.values()]
     together = 0 < len(files) == sum(same)
     judged = (
-        judge_horizons(model, further, corpus, split, baselines=baselines, unseal=unseal)
-        if further
-        else ()
+        judge_horizons(model, further, corpus, own_events, baselines=baselines) if further else ()
     )
     horizons = []
     for score, own, _ in judged:
@@ -289,7 +293,7 @@ def evaluate_run(
         all_tests=compare_tests(run, tests, list(events.bits)) if together else None,
         seeds=compare_seeds(events, {str(run): events.bits[MODEL], **others}) if others else None,
         ledger_sha256=ledger_heads(corpus)[-1] if corpus.path else None,
-        precision=str(resolve_type("auto", model.device)).removeprefix("torch."),
+        precision=str(model.precision).removeprefix("torch."),
         baselines=str(baselines) if baselines else None,
         horizons=horizons or None,
         **judge(corpus, split, rows, events, model, dependence, baselines),
@@ -363,10 +367,7 @@ def score_alone(
     config = model.checkpoint.config
     if not config.attention_window or not set(CROSS_FIELDS) & set(config.input_fields):
         return None
-    read = set(CROSS_FIELDS) & set(config.input_fields)
-    absent = {name: np.zeros_like(corpus.columns[name]) for name in read}
-    alone = replace(corpus, columns={**corpus.columns, **absent})
-    return float(event_bits(model.predict_proba(alone, rows), buckets).mean())
+    return float(event_bits(model.predict_alone(corpus, rows), buckets).mean())
 
 
 def stretches(rows: Rows) -> Rows:
@@ -381,16 +382,9 @@ def diagnose_mixture(model: ModelPredictor, corpus: Corpus, rows: Rows) -> Mixtu
     """Diagnose the states of a model on stretches of these events; None where its head is no
     mixture.
     """
-    network = model.checkpoint.model.eval()
-    if "state" not in network.heads.sizes:
-        return None
-    some = stretches(rows).astype(np.int64)
-    hidden = hidden_states(network, model.read(corpus), some, model.device)
-    with torch.no_grad():
-        weights, components = (
-            each.double().exp().cpu().numpy() for each in state_log_probs(network.heads(hidden))
-        )
-    return mixture_report(weights, components, corpus.meta[some, 0])
+    some = stretches(rows)
+    states = model.predict_states(corpus, some)
+    return mixture_report(*states, corpus.meta[some, 0]) if states else None
 
 
 def mixture_report(weights: Floats, components: Floats, assets: Rows) -> MixtureReport:

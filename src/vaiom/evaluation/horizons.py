@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from vaiom.baselines.base import Floats, Rows
 from vaiom.baselines.counts import Frequency, HourOfWeek
@@ -27,9 +26,7 @@ from vaiom.evaluation.inference import PairedGain, paired_gain
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import MODEL, ScoredEvents, event_bits, losses_of, score_events
 from vaiom.features.fields import UNKNOWN_ASSET
-from vaiom.model.heads import return_log_probs
 from vaiom.model.horizons import Horizons
-from vaiom.training.windows import hidden_states
 
 ROOT_OF_TIME = "root_of_time"
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -71,48 +68,56 @@ def events_name(split: str, bars: int) -> str:
     return f"{split}-{bars}-bars"
 
 
-def judge_horizons(
+HorizonEvents = list[tuple[Corpus, Rows]]
+"""The corpus at each horizon, and the rows of its events in a split."""
+
+
+def horizon_events(
     model: ModelPredictor,
     horizons: Horizons,
     corpus: Corpus,
     split: str,
+    unseal: str | None = None,
+) -> HorizonEvents:
+    """The events of each horizon; baselines and labels count the corpus's own assets, not the
+    model's.
+    """
+    theirs = model.checkpoint.tokenizer
+    ids = [UNKNOWN_ASSET, *map(theirs.asset_id, corpus.tokenizer.symbols)]
+    views = [corpus.with_target(fit.renumbered(ids)) for fit in horizons.fitted.fits]
+    history = model.checkpoint.config.history
+    return [(view, view.endpoints(split, history, unseal=unseal == SEALED)) for view in views]
+
+
+def rows_along_the_way(events: HorizonEvents) -> Rows:
+    """The rows before every bar that a target spans, from which one bar was forecast each."""
+    spans = [(own[:, None] + np.arange(view.horizon)).ravel() for view, own in events]
+    return np.unique(np.concatenate(spans))
+
+
+def judge_horizons(
+    model: ModelPredictor,
+    horizons: Horizons,
+    corpus: Corpus,
+    events_of: HorizonEvents,
     *,
     baselines: Path | None = None,
-    unseal: str | None = None,
 ) -> Iterator[tuple[HorizonScore, ScoredEvents, Rows]]:
-    """Score every horizon on its own events of a split; yields the score, the events and their
-    rows.
-    """
-    network, config = model.checkpoint.model, model.checkpoint.config
-    seen_as = model.read(corpus)
-    # Baselines and labels count the corpus's own assets, the model those that it was trained on.
-    ids = [UNKNOWN_ASSET, *map(seen_as.tokenizer.asset_id, corpus.tokenizer.symbols)]
-    views = [corpus.with_target(fit.renumbered(ids)) for fit in horizons.fitted.fits]
-    rows = [view.endpoints(split, config.history, unseal=unseal == SEALED) for view in views]
-    # Every bar that a target spans: the one-bar forecasts along the way are compared with the
-    # direct one.
-    spans = [
-        (own[:, None] + np.arange(view.horizon)).ravel()
-        for own, view in zip(rows, views, strict=True)
-    ]
-    steps = np.unique(np.concatenate(spans))
-    hidden = hidden_states(network, seen_as, steps, model.device)
-    with torch.inference_mode():
-        one = return_log_probs(network.heads(hidden)).double().exp().cpu().numpy()
-        seen = hidden.float().cpu().numpy()
+    """Score every horizon on its own events; yields the score, the events and their rows."""
+    history = model.checkpoint.config.history
+    steps = rows_along_the_way(events_of)
+    one = model.predict_proba(corpus, steps)
+    hidden = model.hidden(corpus, steps).float().cpu().numpy()
     served = served_distributions(corpus, steps, one)
     low, high = served.interval(0.9)
     variance, narrower = served.std() ** 2, high - low
-    inputs = seen_as.inputs(config)
-    for view, own in zip(views, rows, strict=True):
+    for view, own in events_of:
         if not len(own):
             continue
         at = np.searchsorted(steps, own)
-        probs = horizons.probs(seen[at], inputs[own], view.horizon)
-        fitted = [
-            fit for name in STORED if (fit := find_fit(name, view, config.history, baselines))
-        ]
-        losses = losses_of([Frequency(), HourOfWeek(), *fitted], view, own, config.history)
+        probs = horizons.probs(hidden[at], model.inputs(corpus, own), view.horizon)
+        fitted = [fit for name in STORED if (fit := find_fit(name, view, history, baselines))]
+        losses = losses_of([Frequency(), HourOfWeek(), *fitted], view, own, history)
         losses[ROOT_OF_TIME] = event_bits(root_of_time(view, own, one[at]), view.target_return[own])
         events = score_events(view, own, losses, probs)
         further = served_distributions(view, own, probs)

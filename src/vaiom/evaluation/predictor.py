@@ -7,11 +7,17 @@ Protocol".
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from vaiom.baselines.base import Baseline, Floats, Rows, baseline, require_known
 from vaiom.baselines.store import fit_or_load, load_losses, losses_file, save_losses
@@ -20,15 +26,19 @@ from vaiom.corpus.store import Corpus, under_splits
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.ledger import NO_CHECKPOINT, record_look
 from vaiom.evaluation.scores import event_bits
+from vaiom.features.fields import CROSS_FIELDS
 from vaiom.files import Progress
 from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
-from vaiom.training.devices import resolve_device
-from vaiom.training.windows import predict_probabilities
+from vaiom.model.heads import return_log_probs, state_log_probs
+from vaiom.training.devices import autocast, resolve_device, resolve_type
+from vaiom.training.windows import DeviceCorpus, Scorer
 
 
 class ModelPredictor:
-    """A trained model under the contract of a baseline, so that both are scored by the
-    same code.
+    """A trained model under the contract of a baseline, so that both are scored by the same code.
+
+    Rows that were computed once by `compute` are looked up afterwards: an evaluation enters the
+    model once for all its figures.
     """
 
     name = "model"
@@ -36,8 +46,12 @@ class ModelPredictor:
     def __init__(
         self, checkpoint: Checkpoint, device: str = "auto", progress: Progress | None = None
     ) -> None:
-        self.checkpoint, self.progress, self.device = checkpoint, progress, resolve_device(device)
+        self.checkpoint = checkpoint
+        self.progress = progress
+        self.device = resolve_device(device)
+        self.precision = resolve_type("auto", self.device)
         checkpoint.model.to(self.device)
+        self._computed: tuple[Corpus, DeviceCorpus, Rows, Tensor] | None = None
 
     @classmethod
     def load(
@@ -46,19 +60,75 @@ class ModelPredictor:
         """From a checkpoint file."""
         return cls(load_checkpoint(path), device, progress)
 
+    def compute(self, corpus: Corpus, rows: Rows) -> None:
+        """Compute these rows now and keep what later calls with the same corpus ask for."""
+        rows = np.unique(rows).astype(np.int64)
+        data = self._on_device(corpus)
+        self._computed = (corpus, data, rows, self._hidden(data, rows))
+
+    def hidden(self, corpus: Corpus, rows: Rows) -> Tensor:
+        """(n, D) on the device: the last hidden state of each row, from the rows up to it."""
+        if self._computed is None or self._computed[0] is not corpus:
+            return self._hidden(self._on_device(corpus), rows)
+        _, data, known, hidden = self._computed
+        at = np.minimum(np.searchsorted(known, rows), len(known) - 1)
+        if not np.array_equal(known[at], rows):
+            return self._hidden(data, rows)
+        return hidden[torch.from_numpy(at).to(self.device)]
+
     def predict_proba(self, corpus: Corpus, rows: Rows) -> Floats:
-        """Probabilities (n, K) of the next return bucket of each row, from the window that ends
-        there.
+        """Probabilities (n, 16) of the next return bucket of each row."""
+        return self._probs(self.hidden(corpus, rows))
+
+    def predict_alone(self, corpus: Corpus, rows: Rows) -> Floats:
+        """`predict_proba` as if no other asset had a bar: the fields of other assets are zero."""
+        data = copy.copy(self._computed[1] if self._computed else self._on_device(corpus))
+        fields = self.checkpoint.config.input_fields
+        others = [fields.index(name) for name in CROSS_FIELDS if name in fields]
+        data.x = data.x.clone()
+        data.x[:, others] = 0.0
+        return self._probs(self._hidden(data, rows))
+
+    def predict_states(self, corpus: Corpus, rows: Rows) -> tuple[Floats, Floats] | None:
+        """Weights (n, S) of the latent states and the distribution (n, S, 16) of each.
+
+        None where the head is no mixture.
         """
-        network, progress = self.checkpoint.model, self.progress
-        return predict_probabilities(
-            network, self.read(corpus), rows, self.device, progress=progress
-        )
+        if "state" not in self.checkpoint.model.heads.sizes:
+            return None
+        weights, components = state_log_probs(self._logits(self.hidden(corpus, rows)))
+        return _probabilities_of(weights), _probabilities_of(components)
+
+    def inputs(self, corpus: Corpus, rows: Rows) -> npt.NDArray[np.float32]:
+        """(n, F): the fields that the model reads, at these rows."""
+        if self._computed is None or self._computed[0] is not corpus:
+            return self.read(corpus).inputs(self.checkpoint.config)[rows]
+        return self._computed[1].x[torch.from_numpy(rows).to(self.device)].cpu().numpy()
 
     def read(self, corpus: Corpus) -> Corpus:
         """The corpus with the model's tokenizer, whose buckets must be the same."""
         require_tokenizer(corpus, self.checkpoint)
         return replace(corpus, tokenizer=self.checkpoint.tokenizer)
+
+    def _on_device(self, corpus: Corpus) -> DeviceCorpus:
+        return DeviceCorpus(self.read(corpus), self.checkpoint.config, self.device)
+
+    def _hidden(self, data: DeviceCorpus, rows: Rows) -> Tensor:
+        scorer = Scorer(self.checkpoint.model, data, self.precision, hidden=True)
+        return scorer.answers(rows.astype(np.int64), self.progress)
+
+    def _logits(self, hidden: Tensor) -> dict[str, Tensor]:
+        network = self.checkpoint.model
+        with torch.inference_mode(), autocast(self.device, self.precision):
+            logits: dict[str, Tensor] = network.heads(hidden)
+        return logits
+
+    def _probs(self, hidden: Tensor) -> Floats:
+        return _probabilities_of(return_log_probs(self._logits(hidden)))
+
+
+def _probabilities_of(log_probs: Tensor) -> Floats:
+    return np.asarray(log_probs.double().exp().cpu().numpy())
 
 
 def heldout_rows(

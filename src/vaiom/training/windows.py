@@ -264,7 +264,10 @@ class Scorer:
                 scored = slice(*np.searchsorted(pass_of_row, [start, start + self.batch]))
                 indices = (order[scored], pass_of_row[scored] - start, place[scored])
                 at, passes, places = (torch.from_numpy(index).to(self.device) for index in indices)
-                out[at] = self._forward(starts)[passes, places]
+                if self._forward == self._answers:  # without a graph, no pass is longer than needed
+                    out[at] = self._answers(starts, int(place[scored].max()) + 1)[passes, places]
+                else:
+                    out[at] = self._forward(starts)[passes, places]
                 if progress:
                     progress(scored.stop, len(rows), "events")
         self.model.train(training)
@@ -279,15 +282,15 @@ class Scorer:
         nats = -log_probs.clamp(min=math.log(MIN_PROBABILITY)).sum()
         return float(group.sum(nats)) / len(rows) / math.log(2)
 
-    def _answers(self, begins: Tensor) -> Tensor:
+    def _answers(self, begins: Tensor, length: int | None = None) -> Tensor:
         """(B, T, 16) of the stretches that begin at these rows, or (B, 1, 16) of the windows that
         end there.
         """
         with autocast(self.device, self.dtype):
             seen = (
-                self.data.stretches(begins, self.length)
+                self.data.stretches(begins, length or self.length)
                 if self.in_stretches
                 else self.data.inputs(begins)
             )
             hidden = self.model.hidden(*seen, last_only=not self.in_stretches)
-            return hidden if self.hidden else return_log_probs(self.model.heads(hidden))
+            return hidden.float() if self.hidden else return_log_probs(self.model.heads(hidden))

@@ -1,0 +1,337 @@
+"""Backtests of portfolios: value at risk and expected shortfall of the joint forecasts.
+
+Enters: a `Panel` and the correlation of each stamp. Leaves: coverage of each portfolio and the loss
+of Fissler and Ziegel (2016), against historical simulation, an exponential covariance (RiskMetrics
+1996) and a GARCH-t of constant correlation. Returns and risks are shares of the gross value. Not in
+the paper.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from vaiom.baselines.base import Floats, clean_returns
+from vaiom.baselines.store import load_fit
+from vaiom.baselines.volatility import GarchT
+from vaiom.corpus.store import Corpus
+from vaiom.distribution.buckets import BucketDistribution
+from vaiom.distribution.copula import scores_of
+from vaiom.distribution.dependence import Dependence
+from vaiom.distribution.joint import JointDistribution
+from vaiom.evaluation.calibration import chi_square_tail, christoffersen, kupiec
+from vaiom.evaluation.inference import BlockBootstrap, bootstrap_blocks
+from vaiom.evaluation.panel import Panel
+
+LEVELS = (0.95, 0.99)
+RANDOM_PORTFOLIOS = 10
+SEED = 17
+"""Of the random portfolios."""
+COVARIANCE_DECAYS = (0.94, 0.97, 0.99)
+"""Those that RiskMetrics recommends for days and months, and one with a longer memory."""
+STAMPS_AT_ONCE = 64
+"""Of which losses are sorted together; bounds the memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointConfig:
+    """How much history and how many draws portfolios are judged with."""
+
+    history: int = 1_000
+    """Stamps before a split from which its first state is made, and of historical simulation."""
+    least_history: int = 100
+    """With fewer stamps before a split no past loss exceeds a limit at 99%, and portfolios are not
+    judged.
+    """
+    draws: int = 4_096
+    """Of the joint distribution at each stamp."""
+
+
+PUBLISHED_CONFIG = JointConfig()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RiskGain:
+    """Another forecast of the same risk."""
+
+    against: str
+    exceedance_rate: float
+    gain: float
+    """How much larger its Fissler-Ziegel loss is on average."""
+    weeks: BlockBootstrap
+    """Of the gain, with calendar weeks as blocks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortfolioBacktest:
+    """One portfolio at one level: amounts are shares of the gross value, risks of it are in the
+    same unit.
+    """
+
+    portfolio: str
+    level: float
+    num_stamps: int
+    exceedance_rate: float
+    kupiec_p: float | None
+    independence_p: float | None
+    value_at_risk: float
+    """Mean over the stamps, as is the next."""
+    expected_shortfall: float
+    against: list[RiskGain]
+
+
+def portfolios_of(size: int) -> dict[str, Floats]:
+    """Shares of the gross value (assets,): equal ones, as much long as short, and random ones."""
+    signs = np.where(np.arange(size) % 2, -1.0, 1.0)
+    num_long = int((signs > 0).sum())
+    num_short = max(1, size - num_long)
+    portfolios = {
+        "equal": np.full(size, 1 / size),
+        "dollar_neutral": np.where(signs > 0, 0.5 / num_long, -0.5 / num_short),
+    }
+    drawn = np.random.default_rng(SEED).standard_normal((RANDOM_PORTFOLIOS, size))
+    for number, amounts in enumerate(drawn, start=1):
+        portfolios[f"random_{number}"] = amounts / np.abs(amounts).sum()
+    return portfolios
+
+
+def fissler_ziegel(loss: Floats, risk: Floats, level: float) -> Floats:
+    """The loss whose mean is least at the true value at risk v and expected shortfall e.
+
+    `risk` (..., 2) holds v and e. The form of Patton, Ziegel and Chen (2019), of degree zero:
+
+        (max(loss - v, 0) / (1 - level) + v) / e + log(e) - 1
+    """
+    value_at_risk = risk[..., 0]
+    shortfall = risk[..., 1]
+    beyond = np.maximum(loss - value_at_risk, 0) / (1 - level)
+    return np.asarray((beyond + value_at_risk) / shortfall + np.log(shortfall) - 1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EllipticScales:
+    """Scales (stamps, assets) of Student-t returns, and their degrees of freedom."""
+
+    scales: Floats
+    degrees: float
+
+
+def backtest_portfolios(
+    panel: Panel,
+    correlations: Mapping[int, Floats],
+    fit: Dependence,
+    garch: EllipticScales | None = None,
+    config: JointConfig = PUBLISHED_CONFIG,
+) -> list[PortfolioBacktest]:
+    """Backtest portfolios on the judged stamps at which every asset has a bar.
+
+    `correlations` holds the forecast correlation of each judged stamp. Empty if fewer than
+    `config.least_history` whole stamps come before them.
+    """
+    portfolios = portfolios_of(len(panel.symbols))
+    shares = np.stack(list(portfolios.values()))
+    whole = panel.whole_stamps()
+    judged = np.isin(whole, list(correlations))
+    num_before = int((~judged).sum())
+    if not config.least_history <= num_before < len(whole):
+        return []
+    returns = np.expm1(panel.log_ret[whole])
+    losses = -returns @ shares.T
+    ours = _drawn_risks(panel, whole[judged], correlations, fit, shares, config.draws)
+    references = {
+        "historical_simulation": _past_risks(losses, min(config.history, num_before))[judged],
+        "ewma_covariance": riskmetrics_risks(returns, shares, losses, num_before)[judged],
+    }
+    if garch is not None:
+        scaled = shares * garch.scales[whole[judged], None]
+        variances = np.einsum("tpi,ij,tpj->tp", scaled, fit.correlation, scaled)
+        risks = elliptic_risks(np.sqrt(variances), garch.degrees)
+        references["garch_t_constant_correlation"] = risks
+    weeks = panel.stamps[whole[judged]].astype("datetime64[W]").astype(np.int64)
+    return [
+        _backtest(
+            name,
+            level,
+            losses[judged, number],
+            ours[:, number, place],
+            {reference: risks[:, number, place] for reference, risks in references.items()},
+            weeks,
+        )
+        for number, name in enumerate(portfolios)
+        for place, level in enumerate(LEVELS)
+    ]
+
+
+def _backtest(
+    portfolio: str,
+    level: float,
+    loss: Floats,
+    risk: Floats,
+    references: Mapping[str, Floats],
+    weeks: npt.NDArray[np.int64],
+) -> PortfolioBacktest:
+    """Judge the risks (stamps, 2) of one portfolio at one level by its losses (stamps,)."""
+    exceeded = loss > risk[:, 0]
+    own = fissler_ziegel(loss, risk, level)
+    against = []
+    for reference, other in references.items():
+        gain = fissler_ziegel(loss, other, level) - own
+        against.append(
+            RiskGain(
+                against=reference,
+                exceedance_rate=float((loss > other[:, 0]).mean()),
+                gain=float(gain.mean()),
+                weeks=bootstrap_blocks(gain, weeks),
+            )
+        )
+    one_series = np.zeros(len(loss))
+    return PortfolioBacktest(
+        portfolio=portfolio,
+        level=level,
+        num_stamps=len(loss),
+        exceedance_rate=float(exceeded.mean()),
+        kupiec_p=chi_square_tail(kupiec(exceeded, 1 - level), 1),
+        independence_p=chi_square_tail(christoffersen(exceeded, one_series), 1),
+        value_at_risk=float(risk[:, 0].mean()),
+        expected_shortfall=float(risk[:, 1].mean()),
+        against=against,
+    )
+
+
+def _drawn_risks(
+    panel: Panel,
+    stamps: npt.NDArray[np.int64],
+    correlations: Mapping[int, Floats],
+    fit: Dependence,
+    shares: Floats,
+    draws: int,
+) -> Floats:
+    """Risks (stamps, portfolios, levels, 2) from draws of the joint distribution at each stamp."""
+    risks = np.empty((len(stamps), len(shares), len(LEVELS), 2))
+    for start in range(0, len(stamps), STAMPS_AT_ONCE):
+        block = stamps[start : start + STAMPS_AT_ONCE]
+        losses = np.empty((len(block), len(shares), draws))
+        for place, at in enumerate(block.tolist()):
+            joint = _joint_forecast(panel, at, correlations[at], fit.degrees["1"])
+            losses[place] = -shares @ np.expm1(joint.sample(draws, seed=at)).T
+        risks[start : start + len(block)] = sample_risks(losses)
+    return risks
+
+
+def _joint_forecast(
+    panel: Panel, at: int, correlation: Floats, degrees: float | None
+) -> JointDistribution:
+    """The joint distribution of all assets at a stamp."""
+    dists = panel.dists
+    marginals = {
+        symbol: BucketDistribution(
+            probs=dists.probs[number], sigma=float(dists.sigma[number]), shape=dists.shape
+        )
+        for symbol, number in zip(panel.symbols, panel.numbers[at], strict=True)
+    }
+    return JointDistribution.of(marginals, panel.prob_zero, correlation, degrees)
+
+
+def _past_risks(losses: Floats, window: int) -> Floats:
+    """Historical simulation: risks (stamps, portfolios, levels, 2) from the last `window` losses
+    before each stamp; NaN for the first stamps.
+    """
+    past = np.lib.stride_tricks.sliding_window_view(losses, window, axis=0)[:-1]
+    risks = np.full((*losses.shape, len(LEVELS), 2), np.nan)
+    for start in range(0, len(past), STAMPS_AT_ONCE):
+        block = sample_risks(past[start : start + STAMPS_AT_ONCE])
+        risks[window + start : window + start + len(block)] = block
+    return risks
+
+
+def sample_risks(losses: Floats) -> Floats:
+    """Value at risk and expected shortfall (..., levels, 2) of sampled losses (..., draws)."""
+    ordered = np.sort(losses, axis=-1)
+    count = ordered.shape[-1]
+    limits = np.stack([_sorted_quantile(ordered, level) for level in LEVELS], axis=-1)
+    num_worst = [max(1, round((1 - level) * count)) for level in LEVELS]
+    shortfalls = [ordered[..., count - worst :].mean(axis=-1) for worst in num_worst]
+    return np.stack([limits, np.stack(shortfalls, axis=-1)], axis=-1)
+
+
+def _sorted_quantile(ordered: Floats, level: float) -> Floats:
+    """The quantile of sorted values along the last axis, linear between them."""
+    place = level * (ordered.shape[-1] - 1)
+    below = math.floor(place)
+    above = math.ceil(place)
+    low = ordered[..., below]
+    return np.asarray(low + (place - below) * (ordered[..., above] - low))
+
+
+def elliptic_risks(scales: Floats, degrees: float | None) -> Floats:
+    """Both risks (..., levels, 2) of losses with these scales (...), Student-t or normal.
+
+    The expected shortfall of a Student-t with density f and quantile q at the level is
+    f(q) (degrees + q^2) / ((degrees - 1) (1 - level)) (McNeil, Frey and Embrechts 2015, 2.25).
+    """
+    levels = np.array(LEVELS)
+    limits = scores_of(levels, degrees)
+    if degrees is None:
+        density = np.exp(-(limits**2) / 2) / math.sqrt(2 * math.pi)
+        shortfalls = density / (1 - levels)
+    else:
+        log_norm = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
+        log_norm -= math.log(degrees * math.pi) / 2
+        density = np.exp(log_norm - (degrees + 1) / 2 * np.log1p(limits**2 / degrees))
+        shortfalls = density / (1 - levels) * (degrees + limits**2) / (degrees - 1)
+    return np.asarray(scales[..., None, None] * np.stack([limits, shortfalls], axis=-1))
+
+
+def riskmetrics_risks(returns: Floats, shares: Floats, losses: Floats, num_before: int) -> Floats:
+    """Normal risks (stamps, portfolios, levels, 2) from an EWMA of the covariance of returns
+    (stamps, assets).
+
+    The decay is that of the least Fissler-Ziegel loss on the first `num_before` stamps but for the
+    first ones, on which the covariance still remembers where it began.
+    """
+    remembered = min(len(returns) // 10, num_before // 2)
+    deciding = slice(remembered, num_before)
+
+    def risks(decay: float) -> Floats:
+        covariance = np.cov(returns[:num_before].T)
+        variances = np.empty((len(returns), len(shares)))
+        for at, row in enumerate(returns):
+            variances[at] = np.einsum("pi,ij,pj->p", shares, covariance, shares)
+            covariance = decay * covariance + (1 - decay) * np.outer(row, row)
+        return elliptic_risks(np.sqrt(variances), None)
+
+    def mean_loss(candidate: Floats) -> float:
+        total = 0.0
+        for place, level in enumerate(LEVELS):
+            own = fissler_ziegel(losses[deciding], candidate[deciding, :, place], level)
+            total += float(own.mean())
+        return total
+
+    return min(map(risks, COVARIANCE_DECAYS), key=mean_loss)
+
+
+def garch_scales(
+    panel: Panel, corpus: Corpus, context: int, fits: Path | None
+) -> EllipticScales | None:
+    """Scales of the Student-t returns of a stored `garch_t` at each stamp and asset of a panel.
+
+    A variance h is the scale sqrt(h (degrees - 2) / degrees); the degrees of freedom are the mean
+    over the assets. None where no fit of every asset is stored in `fits`.
+    """
+    garch = load_fit(GarchT(), corpus, context, fits) if fits else None
+    if garch is None or set(panel.symbols) - garch.models_.keys():
+        return None
+    degrees = float(np.mean([model.degrees for model in garch.models_.values()]))
+    scales = np.full_like(panel.scale, np.nan)
+    for asset, symbol in enumerate(panel.symbols):
+        inside = corpus.asset_slices[symbol]
+        present = panel.rows[:, asset] >= 0
+        variances = garch.models_[symbol].next_variance(clean_returns(corpus, inside))
+        own = variances[panel.rows[present, asset] - inside.start]
+        scales[present, asset] = np.sqrt(own * (degrees - 2) / degrees)
+    return EllipticScales(scales=scales, degrees=degrees)
