@@ -386,7 +386,9 @@ def _score_again(
     # The file has no forecasts for these figures: they rest on what the model answers on this
     # machine.
     latent = max(rounding.bits, FLIPPED_STATES / len(rows))
-    return events, {"mixture": latent, "bits_alone": rounding.mean_bits, "joint": JOINT_FIGURE}
+    # Rounding was measured on other inputs than those without other assets.
+    alone = 2 * rounding.mean_bits
+    return events, {"mixture": latent, "bits_alone": alone, "joint": JOINT_FIGURE}
 
 
 def _compare_page(proof: Proof, run: AuditedRun) -> None:
