@@ -289,6 +289,8 @@ def _width_of(cells: Iterable[str]) -> int:
 
 def _split_columns(sizes: Sequence[int], width: int) -> list[list[int]]:
     """The places of columns of these sizes in parts that fit a width, each with the first one."""
+    if not sizes:
+        return []
     parts: list[list[int]] = [[0]]
     used = sizes[0] + COLUMN_GAP
     for place, size in enumerate(sizes[1:], start=1):
