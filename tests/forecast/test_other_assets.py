@@ -26,7 +26,7 @@ from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.stream import OnlineForecaster
 from vaiom.market.folder import read_bars
-from vaiom.model.incremental import RowStep
+from vaiom.model.incremental import IncrementalDecoder
 
 Bars = dict[str, pl.DataFrame]
 
@@ -225,11 +225,11 @@ def test_late_bars_cost_the_rows_that_they_changed(
         online.push_many(
             {symbol: frame.row(0, named=True) for symbol, frame in bar.items() if len(frame)}
         )
-    rows, step = [], RowStep.step_all
-    monkeypatch.setattr(RowStep, "begin", None)
+    rows, step = [], IncrementalDecoder.decode_batch
+    monkeypatch.setattr(IncrementalDecoder, "prefill", None)
     monkeypatch.setattr(
-        RowStep,
-        "step_all",
+        IncrementalDecoder,
+        "decode_batch",
         lambda self, more: (rows.extend(len(new) for _, new, _ in more), step(self, more))[1],
     )
     for bar in bars[ours].tail(late).iter_rows(named=True):

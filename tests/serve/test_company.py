@@ -16,7 +16,7 @@ from serve_runs import TinyRun, as_json, bar_row, config_of, in_process, reading
 
 from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.model.incremental import RowStep
+from vaiom.model.incremental import IncrementalDecoder
 from vaiom.serve.app import Service
 from vaiom.serve.state import Pushed
 
@@ -118,14 +118,14 @@ def test_a_live_bar_is_one_step_of_a_windowed_model(
     or not.
     """
     run = reading_others(tiny, tmp_path, {"positions": "rotary", "attention_window": 8})
-    taken, real = 0, RowStep.step_all
+    taken, real = 0, IncrementalDecoder.decode_batch
 
-    def count(self: RowStep, *inputs: Any) -> Any:
+    def count(self: IncrementalDecoder, *inputs: Any) -> Any:
         nonlocal taken
         taken += 1
         return real(self, *inputs)
 
-    monkeypatch.setattr(RowStep, "step_all", count)
+    monkeypatch.setattr(IncrementalDecoder, "decode_batch", count)
     service = Service(config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars, backfill=0))
     service.live.newest("EURUSD")
     for symbol, numbers, steps in (

@@ -22,7 +22,7 @@ from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.torch_backend import TorchBackend
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
-from vaiom.model.incremental import RowStep
+from vaiom.model.incremental import IncrementalDecoder
 from vaiom.model.vaiom import Vaiom
 from vaiom.serve import posted
 from vaiom.serve.follow import BarRow
@@ -52,18 +52,18 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows went through the model one by one, a window's last among them, and how many
     windows at once.
     """
-    counts, one, many = [0, 0], RowStep.step_all, RowStep.begin
+    counts, one, many = [0, 0], IncrementalDecoder.decode_batch, IncrementalDecoder.prefill
 
-    def counted_step(self: RowStep, *inputs: Any) -> Any:
+    def counted_step(self: IncrementalDecoder, *inputs: Any) -> Any:
         counts[0] += sum(len(events) for _, events, _ in inputs[0])
         return one(self, *inputs)
 
-    def counted_window(self: RowStep, *inputs: Any) -> Any:
+    def counted_window(self: IncrementalDecoder, *inputs: Any) -> Any:
         counts[1] += 1
         return many(self, *inputs)
 
-    monkeypatch.setattr(RowStep, "step_all", counted_step)
-    monkeypatch.setattr(RowStep, "begin", counted_window)
+    monkeypatch.setattr(IncrementalDecoder, "decode_batch", counted_step)
+    monkeypatch.setattr(IncrementalDecoder, "prefill", counted_window)
     return counts
 
 

@@ -20,7 +20,7 @@ from vaiom.errors import CheckpointError, DataError, require_installed
 from vaiom.files import sha256_of
 from vaiom.model.checkpoint import ModelCard, Tensors, network, read_card, read_checkpoint
 from vaiom.model.horizons import Horizons, load_horizons
-from vaiom.model.incremental import RowMemory, RowStep
+from vaiom.model.incremental import IncrementalDecoder, KVCache
 from vaiom.run import BEST_NAME, Run
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Backend(ABC):
     """A model that maps windows of rows to probabilities."""
 
     name: str
-    row_step: RowStep | None = None
+    decoder: IncrementalDecoder | None = None
     """Incremental inference, if the model supports it."""
     horizons: Horizons | None = None
     """Heads for longer horizons."""
@@ -80,18 +80,18 @@ class NumpyBackend(Backend):
 
     name = "numpy"
 
-    def __init__(self, step: RowStep, horizons: Horizons | None) -> None:
-        self.row_step: RowStep = step
+    def __init__(self, step: IncrementalDecoder, horizons: Horizons | None) -> None:
+        self.decoder: IncrementalDecoder = step
         self.horizons = horizons
 
     def probs(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
-        memories = [self.row_step.begin(*each) for each in zip(events, meta, strict=True)]
+        memories = [self.decoder.prefill(*each) for each in zip(events, meta, strict=True)]
         return self._probs(memories, events[:, -1], horizon)
 
     def probs_of_prefixes(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
-        return self._probs([*self.row_step.walk(events, meta)], events, horizon)
+        return self._probs(self.decoder.decode(None, events, meta), events, horizon)
 
-    def _probs(self, memories: Sequence[RowMemory], events: Events, horizon: int) -> Probabilities:
+    def _probs(self, memories: Sequence[KVCache], events: Events, horizon: int) -> Probabilities:
         if horizon == 1:
             return np.stack([memory.probs for memory in memories])
         assert self.horizons
@@ -137,13 +137,13 @@ def open_checkpoint(
     run = Run(path.parent)
     further = run.horizons if path.name == BEST_NAME and run.horizons.is_file() else None
 
-    def make(card: ModelCard, tensors: Tensors) -> RowStep | Vaiom:
+    def make(card: ModelCard, tensors: Tensors) -> IncrementalDecoder | Vaiom:
         if (device is None or not find_spec("torch")) and card.config.attention_window:
             step, (events, meta) = (
-                RowStep(card.config, tensors),
+                IncrementalDecoder(card.config, tensors),
                 random_windows(card, 1, PROBE_SEED),
             )
-            step.step(None, events[0, :1], meta[0])  # tensors that do not fit fail here
+            step.decode(None, events[0, :1], meta[0])  # tensors that do not fit fail here
             return step
         require_installed("torch")
         return network(card, tensors)
@@ -152,7 +152,7 @@ def open_checkpoint(
         require_installed("torch")
     card, model = read_checkpoint(path, make)
     horizons = load_horizons(further, card) if further else None
-    if isinstance(model, RowStep):
+    if isinstance(model, IncrementalDecoder):
         return NumpyBackend(model, horizons), card
     from vaiom.forecast.torch_backend import TorchBackend
 

@@ -38,7 +38,7 @@ from vaiom.forecast.bars import (
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.joint_forecast import dependence_after, join
 from vaiom.forecast.window import Window, find_missing
-from vaiom.model.incremental import MOST_ROWS, MoreRows, RowMemory, RowStep
+from vaiom.model.incremental import MAX_ROWS, IncrementalDecoder, KVCache, NewRows
 
 STATE_VERSION = 3
 _ROOM = 512
@@ -59,7 +59,7 @@ class AssetStream:
     """The stored stamp of the last bar."""
     cross: npt.NDArray[np.float16] | None = None
     """(fields, rows) cross fields, if the model reads them; the last ones may still be missing."""
-    memories: list[RowMemory] = field(default_factory=list)
+    memories: list[KVCache] = field(default_factory=list)
     """The model's cache after each of the last rows, if computed."""
 
     def __len__(self) -> int:
@@ -208,7 +208,7 @@ class OnlineForecaster:
     ) -> dict[str, ReturnDistribution]:
         """The forecasts after the last bars of assets, in one batch."""
         self.forecaster.at(horizon)
-        step = self.forecaster.backend.row_step
+        step = self.forecaster.backend.decoder
         if step is None:
             windows = map(self.window, symbols)
             return dict(
@@ -413,30 +413,30 @@ class OnlineForecaster:
                 symbol: stamp for symbol, stamp in self._stale.items() if symbol not in symbols
             }
 
-    def _update_caches(self, symbols: Sequence[str], step: RowStep) -> None:
+    def _update_caches(self, symbols: Sequence[str], step: IncrementalDecoder) -> None:
         """Advance the model's cache of assets to their last rows."""
-        config, more = self.forecaster.config, dict[str, MoreRows]()
+        config, more = self.forecaster.config, dict[str, NewRows]()
         for symbol in symbols:
             stream, meta = self.streams[symbol], self.forecaster.meta(symbol)
             while stream.memories and not stream.memories[-1].intact:
                 stream.memories.pop()
             behind = stream.num_bars - stream.memories[-1].position if stream.memories else math.inf
-            if behind > MOST_ROWS:
+            if behind > MAX_ROWS:
                 # All but the last row, the only one that may change, in one pass.
                 before, behind = (
                     inputs_of(config, stream.part(slice(-config.context - 1, -1)), meta),
                     1,
                 )
-                stream.memories[:] = [step.begin(before, meta, stream.num_bars - 1 - len(before))]
+                stream.memories[:] = [step.prefill(before, meta, stream.num_bars - 1 - len(before))]
             if behind:
                 rows = inputs_of(config, stream.part(slice(-int(behind), None)), meta)
                 more[symbol] = stream.memories[-1], rows, meta
         for symbol, memories in zip(
-            more, step.step_all([*more.values()]) if more else (), strict=True
+            more, step.decode_batch([*more.values()]) if more else (), strict=True
         ):
             kept = self.streams[symbol].memories
             # Late bars of other assets may change so many rows without recomputing the window.
-            kept[:] = [*kept, *memories][-MOST_ROWS:]
+            kept[:] = [*kept, *memories][-MAX_ROWS:]
 
     def _require_bars(self, symbol: str) -> None:
         num_bars = self.streams[symbol].num_bars if symbol in self.streams else 0

@@ -31,7 +31,7 @@ from vaiom.model.checkpoint import USE, Checkpoint, load_model
 from vaiom.model.decoder import Decoder
 from vaiom.model.heads import return_log_probs
 from vaiom.model.horizons import Horizons
-from vaiom.model.incremental import RowStep
+from vaiom.model.incremental import IncrementalDecoder
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run, find_run
 from vaiom.training.devices import resolve_device
@@ -57,7 +57,7 @@ class TorchBackend(Backend):
         self.horizons = horizons
         self.model = model.to(self.device).eval()
         self.threads = threads
-        self.row_step = RowStep.of(model) if model.config.attention_window else None
+        self.decoder = IncrementalDecoder.of(model) if model.config.attention_window else None
 
     def probs(self, events: Events, meta: Meta, horizon: int = 1) -> Probabilities:
         return np.asarray(self._probs(events, meta, horizon, last_only=True)[:, -1])

@@ -17,7 +17,7 @@ from vaiom.errors import CheckpointError, ConfigError
 from vaiom.features.fields import NUM_RETURN_BUCKETS
 from vaiom.model.checkpoint import ModelCard, Tensors, read_tensors, write_tensors
 from vaiom.model.config import INPUT_LIMIT
-from vaiom.model.incremental import GELU, gelu
+from vaiom.model.folded import GELU_SCALE, gelu
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -72,7 +72,8 @@ class Horizons:
             x = np.where(spread > LEAST_USED, (x - centre) / spread, np.float32(0))
             first = np.concatenate([h_ND[rows], x], axis=1) @ self.tensors["first.weight"].T
             logits[rows] = (
-                gelu((first + self.tensors["first.bias"]) * GELU) @ (second.T * GELU) + bias
+                gelu((first + self.tensors["first.bias"]) * GELU_SCALE) @ (second.T * GELU_SCALE)
+                + bias
             )
         probs = np.exp(logits - logits.max(axis=-1, keepdims=True))
         return np.asarray(probs / probs.sum(axis=-1, keepdims=True)).reshape(*hidden.shape[:-1], -1)

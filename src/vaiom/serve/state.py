@@ -166,7 +166,7 @@ class LiveAssets:
         """Take the next bars of different assets, durably, or return why not; they share one batch
         and one commit.
         """
-        start, step = time.perf_counter(), self.forecaster.backend.row_step
+        start, step = time.perf_counter(), self.forecaster.backend.decoder
         after, results, rows = self.online, dict[str, Pushed | UserError](), dict[str, Columns]()
         for symbol, bars in pushes:
             try:
