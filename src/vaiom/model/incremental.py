@@ -302,7 +302,8 @@ class IncrementalDecoder:
             scores += mask
         weights = _exponentials(scores)
         sums = weights.dot(self._ones[: weights.shape[-1]])
-        return np.divide(weights @ values, sums, out=out)
+        mixed: Array = np.divide(weights @ values, sums, out=out)
+        return mixed
 
     def _norm(self, hidden: Array, out: Array) -> None:
         """Divide hidden states by the root of their sum of squares."""
