@@ -268,23 +268,3 @@ def test_copies_that_part_do_not_meet_again(
                 )
         for name, column in window.columns.items():
             np.testing.assert_array_equal(column, expected[name], err_msg=name)
-
-
-def test_a_state_of_version_two_goes_on(forecaster: Forecaster) -> None:
-    """There a column was a list of numbers, null where undefined."""
-    online, restored, bars = forecaster.online(), forecaster.online(), random_bars(60)
-    online.extend("EURUSD", bars.head(59))
-    state = online.to_json()
-    columns = online.streams["EURUSD"].part(slice(None)).items()
-    state["assets"]["EURUSD"]["columns"] = {
-        name: [None if item != item else item for item in column[-online._kept :].tolist()]
-        for name, column in columns
-    }
-    restored.restore(json.loads(json.dumps({**state, "version": 2}, allow_nan=False)))
-    assert restored.to_json() == online.to_json()
-    ours, theirs = (each.push("EURUSD", bars.row(59, named=True)) for each in (restored, online))
-    assert ours is not None
-    assert theirs is not None
-    np.testing.assert_array_equal(ours.probs, theirs.probs)
-    with pytest.raises(DataError, match="another model"):
-        restored.restore({**state, "version": 1})

@@ -111,15 +111,10 @@ class AssetStream:
 
     @classmethod
     def from_json(cls, value: dict[str, Any], forecaster: Forecaster) -> AssetStream:
-        columns = {}
-        for name, column in value["columns"].items():
-            # Version 2 has lists of numbers.
-            raw = (
-                b64decode(column)
-                if isinstance(column, str)
-                else np.array(column, np.float64).astype(ROW_TYPES[name])
-            )
-            columns[name] = np.frombuffer(raw, ROW_TYPES[name])
+        columns = {
+            name: np.frombuffer(b64decode(column), ROW_TYPES[name])
+            for name, column in value["columns"].items()
+        }
         cross = [columns.pop(name) for name in CROSS_FIELDS if name in columns]
         return cls(
             recursion=forecaster.rows.restored(value["rows"]["recursion"]),
