@@ -81,10 +81,10 @@ class Marginal:
         """Levels and log returns between which the quantile function is linear; flat at zero."""
         knots = self.forecast.shape.knots
         zero = int(np.searchsorted(knots, 0.0))
-        returns = np.insert(knots, zero, [0.0, 0.0]) * self.forecast.sigma
-        levels = self.forecast.cdf(returns) * (1 - self.prob_zero)
+        places = np.insert(knots, zero, [0.0, 0.0])
+        levels = np.interp(places, knots, self.forecast.cumulative) * (1 - self.prob_zero)
         levels[zero + 1 :] += self.prob_zero
-        return levels, returns
+        return levels, places * self.forecast.sigma
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -215,11 +215,12 @@ def _drawn_risks(
     risks = np.empty((len(stamps), len(shares), len(LEVELS), 2))
     for start in range(0, len(stamps), STAMPS_AT_ONCE):
         block = stamps[start : start + STAMPS_AT_ONCE]
-        losses = np.empty((len(block), len(shares), draws))
+        log_ret = np.empty((len(block), draws, shares.shape[1]))
         for place, at in enumerate(block.tolist()):
             joint = _joint_forecast(panel, at, correlations[at], fit.degrees["1"])
-            losses[place] = -shares @ np.expm1(joint.sample(draws, seed=at)).T
-        risks[start : start + len(block)] = sample_risks(losses)
+            log_ret[place] = joint.sample(draws, seed=at)
+        losses = -np.expm1(log_ret) @ shares.T
+        risks[start : start + len(block)] = sample_risks(np.moveaxis(losses, -1, 1))
     return risks
 
 
