@@ -25,7 +25,7 @@ from vaiom.codec import to_json
 from vaiom.corpus.store import open_corpus
 from vaiom.errors import DataError
 from vaiom.evaluation.evaluate import evaluate_run
-from vaiom.evaluation.horizons import HorizonScore
+from vaiom.evaluation.horizon_scores import HorizonScore
 from vaiom.evaluation.inference import compare_seeds
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import find_rows, read_events, write_events

@@ -19,7 +19,7 @@ from vaiom.corpus.build import CorpusConfig, corpus_in_memory
 from vaiom.corpus.splits import VALIDATION
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import Evaluation
-from vaiom.evaluation.horizons import STORED
+from vaiom.evaluation.horizon_scores import STORED
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits
 from vaiom.files import read_json

@@ -16,11 +16,11 @@ import numpy as np
 
 from vaiom.codec import from_json
 from vaiom.corpus.store import Corpus
-from vaiom.evaluation.horizons import horizon_events, judge_horizons
+from vaiom.evaluation.horizon_scores import horizon_events, judge_horizons
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import MODEL, event_bits
 from vaiom.files import read_json
-from vaiom.model.horizons import load_horizons
+from vaiom.model.horizon_heads import load_horizons
 from vaiom.run import Run
 from vaiom.simulation.market import Asset, calendar_profile
 from vaiom.simulation.oracle import TRUTH_FOLDER, UNIT_VARIANCE, Dynamics, Oracle, Truth

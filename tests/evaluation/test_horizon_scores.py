@@ -34,7 +34,7 @@ from vaiom.corpus.targets import fit_target, sum_of_next
 from vaiom.distribution.buckets import BucketDistribution
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import Evaluation, evaluate_run
-from vaiom.evaluation.horizons import (
+from vaiom.evaluation.horizon_scores import (
     LEVELS,
     events_name,
     figures_of_horizon,
@@ -47,7 +47,7 @@ from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, read_events, write_events
 from vaiom.experiments.refit import fit_horizons
 from vaiom.market.folder import read_bars
-from vaiom.model.horizons import load_horizons
+from vaiom.model.horizon_heads import load_horizons
 from vaiom.report.page import write_report
 from vaiom.report.results import tables_of
 from vaiom.run import Run

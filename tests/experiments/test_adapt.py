@@ -31,7 +31,7 @@ from vaiom.corpus.tokenizer import bucket_of
 from vaiom.distribution.copula import pit_of
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.evaluate import evaluate_run
-from vaiom.evaluation.horizons import events_name
+from vaiom.evaluation.horizon_scores import events_name
 from vaiom.evaluation.ledger import read_ledger
 from vaiom.evaluation.panel import make_panel
 from vaiom.evaluation.predictor import ModelPredictor
@@ -48,7 +48,7 @@ from vaiom.experiments.refit import (
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint
-from vaiom.model.horizons import load_horizons
+from vaiom.model.horizon_heads import load_horizons
 from vaiom.model.vaiom import ASSET_TABLE
 from vaiom.run import Run
 from vaiom.training.experiment import experiment_of_checkpoint

@@ -24,7 +24,7 @@ from vaiom.features.fields import inputs_of
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import PRICE_COLUMNS
 from vaiom.model.checkpoint import load_checkpoint
-from vaiom.model.horizons import load_horizons
+from vaiom.model.horizon_heads import load_horizons
 from vaiom.run import Run
 from vaiom.simulation.market import MarketConfig, simulate
 
@@ -140,12 +140,12 @@ def test_heads_belong_to_the_selected_model_alone(further: TinyRun, tmp_path: Pa
 
 def test_forecasts_are_the_buckets_that_were_learned(further: TinyRun) -> None:
     """Train shares of the buckets are what heads say on average, and Validation is not far."""
-    from vaiom.training.horizons import HorizonHeads
+    from vaiom.training.horizon_training import HorizonNetwork
     from vaiom.training.windows import hidden_states
 
     checkpoint = load_checkpoint(Run(further.run).best)
     horizons = load_horizons(Run(further.run).horizons, checkpoint)
-    heads = HorizonHeads(checkpoint.config, len(HORIZONS))
+    heads = HorizonNetwork(checkpoint.config, len(HORIZONS))
     heads.load_state_dict({name: torch.tensor(array) for name, array in horizons.tensors.items()})
     for fit in horizons.fitted.fits:
         view = further.corpus.with_target(fit)

@@ -24,7 +24,7 @@ from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.torch_backend import export_run
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import load_checkpoint
-from vaiom.model.horizons import load_horizons
+from vaiom.model.horizon_heads import load_horizons
 
 Run = Callable[..., tuple[int, str, str]]
 

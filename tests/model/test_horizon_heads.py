@@ -18,7 +18,13 @@ from vaiom.corpus.targets import fit_of_next_bar
 from vaiom.errors import CheckpointError, ConfigError
 from vaiom.model import horizons
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from vaiom.model.horizons import LEAST_SPREAD, WIDTH, FittedHorizons, Horizons, load_horizons
+from vaiom.model.horizon_heads import (
+    LEAST_SPREAD,
+    WIDTH,
+    FittedHorizons,
+    HorizonHeads,
+    load_horizons,
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +34,7 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return load_checkpoint(path)
 
 
-def heads_of(card: Checkpoint) -> Horizons:
+def heads_of(card: Checkpoint) -> HorizonHeads:
     rng, fields = np.random.default_rng(0), card.config.num_continuous
     shapes = {"first.weight": (WIDTH, card.config.width + fields), "first.bias": (WIDTH,)}
     shapes |= {"second.weight": (32, WIDTH), "second.bias": (32,), "centre": (fields,)}
@@ -42,7 +48,7 @@ def heads_of(card: Checkpoint) -> Horizons:
         "seed": 3,
         "validation_bits": {"4": 1.5},
     }
-    return Horizons(fitted=FittedHorizons(fits=fits, **about), tensors=tensors)  # type: ignore[arg-type]
+    return HorizonHeads(fitted=FittedHorizons(fits=fits, **about), tensors=tensors)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("block", [3, 65_536])

@@ -17,7 +17,7 @@ from vaiom.errors import DataError
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
 from vaiom.run import Run
 from vaiom.training import horizons
-from vaiom.training.horizons import train_horizons
+from vaiom.training.horizon_training import train_horizons
 from vaiom.training.loop import train
 from vaiom.training.windows import hidden_states
 

@@ -24,10 +24,10 @@ from vaiom.evaluation.scores import event_bits, read_events
 from vaiom.files import write_json
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import arrays_of, load_checkpoint
-from vaiom.model.horizons import FittedHorizons, Horizons
+from vaiom.model.horizon_heads import FittedHorizons, HorizonHeads
 from vaiom.run import Run
 from vaiom.simulation.market import MarketConfig, write_market
-from vaiom.training.horizons import HorizonHeads
+from vaiom.training.horizon_training import HorizonNetwork
 from vaiom.training.loop import train
 
 SPLIT = "test-h1"
@@ -79,8 +79,8 @@ def _write_beside(run: Path) -> None:
         validation_bits={"4": 3.2},
         fits=(replace(fit_of_next_bar(checkpoint.tokenizer), bars=4),),
     )
-    Horizons(
-        fitted=fitted, tensors=arrays_of(HorizonHeads(checkpoint.config, 1).state_dict())
+    HorizonHeads(
+        fitted=fitted, tensors=arrays_of(HorizonNetwork(checkpoint.config, 1).state_dict())
     ).save(Run(run).horizons)
     fit = Dependence(
         checkpoint_sha256=checkpoint.sha256,

@@ -341,7 +341,7 @@ def _with_header(file: Path, load: Callable[[bytes], object]) -> Callable[[bytes
 
 def _horizons(run: Path, file: Path) -> Callable[[bytes], object]:
     from vaiom.model.checkpoint import load_checkpoint
-    from vaiom.model.horizons import load_horizons
+    from vaiom.model.horizon_heads import load_horizons
 
     card = load_checkpoint(run / "best.safetensors")
     hidden, inputs = (

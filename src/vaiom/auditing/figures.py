@@ -37,7 +37,7 @@ from vaiom.evaluation.evaluate import (
     compare_tests,
     judge,
 )
-from vaiom.evaluation.horizons import (
+from vaiom.evaluation.horizon_scores import (
     ROOT_OF_TIME,
     events_name,
     figures_of_horizon,
@@ -58,7 +58,7 @@ from vaiom.evaluation.scores import (
 )
 from vaiom.files import sha256_of
 from vaiom.model.checkpoint import USE
-from vaiom.model.horizons import load_horizons
+from vaiom.model.horizon_heads import load_horizons
 from vaiom.report.contents import Inputs, read_run
 from vaiom.report.page import render
 from vaiom.run import REPORT_NAME, Run

@@ -27,7 +27,7 @@ from vaiom.evaluation.scores import class_ids
 from vaiom.features.fields import CONT_FIELDS, EXTRA_FIELDS
 from vaiom.files import read_json, sha256_of
 from vaiom.model.config import ModelConfig
-from vaiom.model.horizons import Horizons
+from vaiom.model.horizon_heads import HorizonHeads
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
 from vaiom.training.experiment import TrainConfig
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Bars = Mapping[str, "pl.DataFrame"]
-Heads = tuple[Horizons, Corpus]
+Heads = tuple[HorizonHeads, Corpus]
 
 SAMPLED = (
     4_096  # events that are scored again if each needs its own window; all are if rows share a pass

@@ -22,7 +22,7 @@ from vaiom.corpus.store import Corpus
 from vaiom.distribution.dependence import Dependence
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.calibration import Calibration, Scores, TailTest, judge_forecasts
-from vaiom.evaluation.horizons import (
+from vaiom.evaluation.horizon_scores import (
     HorizonScore,
     events_name,
     horizon_events,
@@ -54,7 +54,7 @@ from vaiom.evaluation.scores import (
 from vaiom.features.fields import CROSS_FIELDS, DISC_FIELDS, NUM_RETURN_BUCKETS
 from vaiom.files import Progress, ensure_folder, read_json, write_bytes, write_json
 from vaiom.model.checkpoint import USE
-from vaiom.model.horizons import load_horizons
+from vaiom.model.horizon_heads import load_horizons
 from vaiom.run import MODELS, Run, find_run
 
 RUN_PREFIX = "run "

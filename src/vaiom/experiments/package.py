@@ -19,7 +19,7 @@ from vaiom.errors import ConfigError, UserError
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.files import read_json, sha256_file, staged_folder, write_bytes, write_json
 from vaiom.model.checkpoint import load_checkpoint
-from vaiom.model.horizons import load_horizons
+from vaiom.model.horizon_heads import load_horizons
 from vaiom.run import MODELS, Run, find_run
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -20,11 +20,11 @@ from vaiom.evaluation.predictor import ModelPredictor, heldout_rows, require_tok
 from vaiom.evaluation.scores import MODEL, event_bits, score_events
 from vaiom.market.timeframes import step_seconds
 from vaiom.model.checkpoint import USE, Checkpoint, load_checkpoint
-from vaiom.model.horizons import FittedHorizons
+from vaiom.model.horizon_heads import FittedHorizons
 from vaiom.run import Run, find_run
 from vaiom.training.devices import is_rank_0, resolve_device
 from vaiom.training.experiment import experiment_of_checkpoint
-from vaiom.training.horizons import train_horizons
+from vaiom.training.horizon_training import train_horizons
 from vaiom.training.loop import TrainResult, require_start, train
 
 SELECTING = timedelta(weeks=26)

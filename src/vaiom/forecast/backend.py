@@ -19,7 +19,7 @@ import numpy.typing as npt
 from vaiom.errors import CheckpointError, DataError, require_installed
 from vaiom.files import sha256_of
 from vaiom.model.checkpoint import ModelCard, Tensors, network, read_card, read_checkpoint
-from vaiom.model.horizons import Horizons, load_horizons
+from vaiom.model.horizon_heads import HorizonHeads, load_horizons
 from vaiom.model.incremental import IncrementalDecoder, KVCache
 from vaiom.run import BEST_NAME, Run
 
@@ -47,7 +47,7 @@ class Backend(ABC):
     name: str
     decoder: IncrementalDecoder | None = None
     """Incremental inference, if the model supports it."""
-    horizons: Horizons | None = None
+    horizons: HorizonHeads | None = None
     """Heads for longer horizons."""
 
     @abstractmethod
@@ -80,7 +80,7 @@ class NumpyBackend(Backend):
 
     name = "numpy"
 
-    def __init__(self, step: IncrementalDecoder, horizons: Horizons | None) -> None:
+    def __init__(self, step: IncrementalDecoder, horizons: HorizonHeads | None) -> None:
         self.decoder: IncrementalDecoder = step
         self.horizons = horizons
 

@@ -50,7 +50,7 @@ from vaiom.market.sessions import next_stamp
 from vaiom.market.symbols import find_pair
 from vaiom.market.timeframes import timeframe_of
 from vaiom.model.checkpoint import ModelCard
-from vaiom.model.horizons import unknown_horizon
+from vaiom.model.horizon_heads import unknown_horizon
 from vaiom.run import BEST_NAME, DEFAULT_MODEL, Run, find_run, packaged_models
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from vaiom.forecast.backend import Backend, Events, Meta, Probabilities
 from vaiom.model.checkpoint import USE, Checkpoint, load_model
 from vaiom.model.decoder import Decoder
 from vaiom.model.heads import return_log_probs
-from vaiom.model.horizons import Horizons
+from vaiom.model.horizon_heads import HorizonHeads
 from vaiom.model.incremental import IncrementalDecoder
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run, find_run
@@ -51,7 +51,7 @@ class TorchBackend(Backend):
         model: Vaiom,
         device: str = "cpu",
         threads: int | None = None,
-        horizons: Horizons | None = None,
+        horizons: HorizonHeads | None = None,
     ) -> None:
         self.device = resolve_device(device)
         self.horizons = horizons

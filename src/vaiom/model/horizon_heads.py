@@ -46,9 +46,9 @@ class FittedHorizons:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Horizons:
+class HorizonHeads:
     """Trained heads: one hidden layer shared by all horizons, as in
-    `training.horizons.HorizonHeads`.
+    `training.horizon_training.HorizonNetwork`.
     """
 
     fitted: FittedHorizons
@@ -89,7 +89,7 @@ def unknown_horizon(bars: object, known: list[int]) -> ConfigError:
     return ConfigError("the model has no such horizon", expected=expected, got=bars, fix=fix)
 
 
-def load_horizons(path: Path, card: ModelCard) -> Horizons:
+def load_horizons(path: Path, card: ModelCard) -> HorizonHeads:
     """Load the heads of this very model, or raise an error that says why they cannot be trusted."""
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
     try:
@@ -113,4 +113,4 @@ def load_horizons(path: Path, card: ModelCard) -> Horizons:
         raise CheckpointError(
             problem, where=path, expected=card.sha256, got=got, fix="vaiom horizons RUN"
         )
-    return Horizons(fitted=fitted, tensors=tensors)
+    return HorizonHeads(fitted=fitted, tensors=tensors)

@@ -26,7 +26,7 @@ from vaiom.evaluation.inference import PairedGain, paired_gain
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import MODEL, ScoredEvents, event_bits, losses_of, score_events
 from vaiom.features.fields import UNKNOWN_ASSET
-from vaiom.model.horizons import Horizons
+from vaiom.model.horizon_heads import HorizonHeads
 
 ROOT_OF_TIME = "root_of_time"
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -74,7 +74,7 @@ HorizonEvents = list[tuple[Corpus, Rows]]
 
 def horizon_events(
     model: ModelPredictor,
-    horizons: Horizons,
+    horizons: HorizonHeads,
     corpus: Corpus,
     split: str,
     unseal: str | None = None,
@@ -97,7 +97,7 @@ def rows_along_the_way(events: HorizonEvents) -> Rows:
 
 def judge_horizons(
     model: ModelPredictor,
-    horizons: Horizons,
+    horizons: HorizonHeads,
     corpus: Corpus,
     events_of: HorizonEvents,
     *,

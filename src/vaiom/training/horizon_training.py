@@ -19,7 +19,7 @@ from vaiom.features.fields import NUM_RETURN_BUCKETS
 from vaiom.files import Progress
 from vaiom.model.checkpoint import Checkpoint, arrays_of
 from vaiom.model.config import INPUT_LIMIT, ModelConfig, class_of
-from vaiom.model.horizons import LEAST_SPREAD, LEAST_USED, WIDTH, FittedHorizons, Horizons
+from vaiom.model.horizon_heads import LEAST_SPREAD, LEAST_USED, WIDTH, FittedHorizons, HorizonHeads
 from vaiom.training.windows import Rows, hidden_states
 
 EPOCHS, CHECKS = 3, 8
@@ -30,8 +30,8 @@ LEARNING_RATE, WEIGHT_DECAY, DROPOUT, EMA_DECAY = 2e-3, 0.05, 0.4, 0.99
 _NONE = -1
 
 
-class HorizonHeads(nn.Module):
-    """The network of `Horizons` for training: log-probabilities (N, H, 16)."""
+class HorizonNetwork(nn.Module):
+    """The network of `HorizonHeads` for training: log-probabilities (N, H, 16)."""
 
     def __init__(self, config: ModelConfig, num_horizons: int, rate: float = 0.0) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def train_horizons(
     seed: int = 17,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
-) -> Horizons:
+) -> HorizonHeads:
     """Fit scale, buckets and shape of each horizon on Train, then the heads, selected on
     Validation.
     """
@@ -82,7 +82,7 @@ def train_horizons(
         )
     )
     heads, bits = _learn(
-        HorizonHeads(config, len(views), DROPOUT).to(device), train, held_out, seed
+        HorizonNetwork(config, len(views), DROPOUT).to(device), train, held_out, seed
     )
     fitted = FittedHorizons(
         checkpoint_sha256=checkpoint.sha256,
@@ -91,7 +91,7 @@ def train_horizons(
         validation_bits={str(view.horizon): each for view, each in zip(views, bits, strict=True)},
         fits=tuple(view.target().fit for view in views),
     )
-    return Horizons(fitted=fitted, tensors=arrays_of(heads.state_dict()))
+    return HorizonHeads(fitted=fitted, tensors=arrays_of(heads.state_dict()))
 
 
 Events = tuple[Tensor, Tensor, Tensor]
@@ -119,8 +119,8 @@ def _events(views: Sequence[Corpus], split: str, history: int) -> tuple[Rows, Ro
 
 
 def _learn(
-    heads: HorizonHeads, train: Events, held_out: Events, seed: int
-) -> tuple[HorizonHeads, list[float]]:
+    heads: HorizonNetwork, train: Events, held_out: Events, seed: int
+) -> tuple[HorizonNetwork, list[float]]:
     """The averaged weights that were best on the held-out rows, and their bits per event of each
     horizon.
     """
@@ -167,7 +167,7 @@ def _learn(
     return best, _bits(best, held_out)
 
 
-def _bits(heads: HorizonHeads, events: Events) -> list[float]:
+def _bits(heads: HorizonNetwork, events: Events) -> list[float]:
     """Mean bits per event of each horizon."""
     hidden, inputs, classes = events
     with torch.no_grad():
