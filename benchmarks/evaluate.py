@@ -55,12 +55,12 @@ def measure(config: ModelConfig, windows: int | None = None, repeats: int = REPE
         with torch.no_grad(), autocast(device, dtype):
             parts = [
                 return_log_probs(model(*data.inputs(part)))[:, -1]
-                for part in ends.split(scorer.batch)
+                for part in ends.split(scorer.batch_size)
             ]
         return torch.cat(parts).cpu()
 
     def ours() -> torch.Tensor:
-        return scorer.answers(rows).cpu()
+        return scorer.predict(rows).cpu()
 
     worst = (full() - ours()).abs().max().item()
     if not worst <= TOLERANCE[device.type]:

@@ -126,7 +126,7 @@ def _score(corpus: Corpus, model: Vaiom, windows: int) -> dict[str, Any]:
     data = DeviceCorpus(corpus, model.config, cpu)
     rows = corpus.endpoints(VALIDATION, model.config.context)
     start = time.perf_counter()
-    answers = Scorer(model, data, torch.float32).answers(rows)
+    answers = Scorer(model, data, torch.float32).predict(rows)
     seconds = time.perf_counter() - start
     few = np.linspace(0, len(rows) - 1, windows).astype(np.int64)
     start = time.perf_counter()

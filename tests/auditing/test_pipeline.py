@@ -183,7 +183,7 @@ def rounding_by_hand(
     data = DeviceCorpus(corpus, network.config, torch.device("cpu"))
 
     def answer(model: Any, dtype: torch.dtype) -> np.ndarray:
-        out = Scorer(model, data, dtype, hidden=heads is not None).answers(rows).numpy()
+        out = Scorer(model, data, dtype, hidden=heads is not None).predict(rows).numpy()
         return (
             np.log(heads.probs(out, corpus.inputs(model.config)[rows], 4))
             if heads

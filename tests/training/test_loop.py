@@ -111,7 +111,7 @@ def test_the_recorded_bits_are_those_of_the_saved_model(run: TrainResult, corpus
     scorer = Scorer(best.model, data, torch.float32)
     assert scorer.mean_bits(rows) == pytest.approx(expected.mean(), abs=1e-5)
     assert scorer.mean_bits(rows) == pytest.approx(run.best_bits, abs=1e-7)
-    assert scorer.answers(rows[:0]).shape == (0, 16)
+    assert scorer.predict(rows[:0]).shape == (0, 16)
 
 
 def test_two_runs_are_the_same_run_and_another_seed_is_not(

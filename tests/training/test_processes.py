@@ -169,7 +169,7 @@ result = train(corpus, chosen, Path({str(tmp_path / "run")!r}), device="cpu")
 model = load_checkpoint(result.run / "best.safetensors").model
 rows, cpu = corpus.endpoints("validation", 16), torch.device("cpu")
 scorer = Scorer(model, DeviceCorpus(corpus, model.config, cpu), torch.float32)
-probs = scorer.answers(rows).double().exp().numpy()
+probs = scorer.predict(rows).double().exp().numpy()
 ours = event_bits(probs, corpus.target_return[rows])
 assert abs(ours.mean() - result.best_bits) < 1e-4
 for baseline in (Frequency(), Markov()):

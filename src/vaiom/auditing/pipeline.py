@@ -194,7 +194,7 @@ class AuditedRun:
         passes += [] if precision == "float32" else [(network, torch.float16)]
 
         def answer(model: Vaiom, dtype: torch.dtype) -> Floats:
-            answers = Scorer(model, data, dtype, hidden=bool(heads)).answers(rows).numpy()
+            answers = Scorer(model, data, dtype, hidden=bool(heads)).predict(rows).numpy()
             if not heads:
                 return answers.astype(np.float64)
             return np.log(

@@ -115,7 +115,7 @@ class ModelPredictor:
 
     def _hidden(self, data: DeviceCorpus, rows: Rows) -> Tensor:
         scorer = Scorer(self.checkpoint.model, data, self.precision, hidden=True)
-        return scorer.answers(rows.astype(np.int64), self.progress)
+        return scorer.predict(rows.astype(np.int64), self.progress)
 
     def _logits(self, hidden: Tensor) -> dict[str, Tensor]:
         network = self.checkpoint.model

@@ -212,7 +212,7 @@ def mean_probs(
     teachers = [load_checkpoint(path).model.to(data.device) for path in checkpoints]
     for view, out in zip(views, table, strict=True):
         probs = [
-            Scorer(teacher, view, dtype, record=False).answers(rows).exp() for teacher in teachers
+            Scorer(teacher, view, dtype, record=False).predict(rows).exp() for teacher in teachers
         ]
         out[index] = torch.stack(probs).mean(dim=0).half()
     return table

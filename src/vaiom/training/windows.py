@@ -1,8 +1,12 @@
-"""A corpus on a device: windows to train on, and a model's predictions for any of its events, in
-batches.
+"""A corpus on a device: windows to train on, and a model's predictions for any of its events.
 
+Enters: a corpus, and the rows that are asked for. Leaves: batches of windows with their targets, or
+log-probabilities of the next return bucket, one row for each event.
 Paper: Methods, "Supervision Scope", "Optimization" (seeded sampler) and "Evaluation and Ablation
 Protocol".
+
+Shapes: B windows or chunks, T rows of each, F fields, M = 3 metadata, D width, K = 16 buckets,
+N rows of the corpus, n rows that are asked for.
 """
 
 from __future__ import annotations
@@ -28,22 +32,24 @@ from vaiom.model.vaiom import Vaiom
 from vaiom.training.devices import ALONE, OnRows, ProcessGroup, autocast, record_graph, resolve_type
 
 Rows = npt.NDArray[np.int64]
+"""Row numbers of a corpus."""
 
-_WINDOWS, _STRETCHES = {"cpu": 64, "cuda": 512}, {"cpu": 1, "cuda": 32}
-"""How many of each are scored in one batch."""
-_STRETCH_ROWS = 4_096
+CHUNK_ROWS = 4_096
+"""Rows of a chunk: many more than the receptive field by which chunks overlap."""
+_WINDOWS_PER_BATCH = {"cpu": 64, "cuda": 512}
+_CHUNKS_PER_BATCH = {"cpu": 1, "cuda": 32}
 
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """A batch: events (B, T, F), metadata (B, 3), targets (B, T) by name, teachers' probabilities
-    (B, T, 16).
-    """
+    """A batch to train on."""
 
     x_BTF: Tensor
     meta_BM: Tensor
     targets: dict[str, Tensor]
+    """(B, T) bucket ids by task, 0 where there is no target."""
     teacher_BTK: Tensor | None = None
+    """Probabilities of the teachers."""
 
 
 class DeviceCorpus:
@@ -52,57 +58,56 @@ class DeviceCorpus:
     def __init__(
         self, corpus: Corpus, model: ModelConfig, device: torch.device, mirror: float = 0.0
     ) -> None:
-        self.context, self.mirror, self.device = model.context, mirror, device
-        self.teacher: Tensor | None = None
-        """(1 or 2, N, 16) teachers' probabilities at each row and, if windows are mirrored, at the
-        mirrored row.
+        """With `mirror`, windows are mirrored with that probability: signed fields change their
+        sign, and targets become the buckets of the opposite moves.
         """
+        self.context = model.context
+        self.mirror = mirror
+        self.device = device
+        self.teacher: Tensor | None = None
+        """(1, N, K) probabilities of the teachers after each row; (2, N, K) with those after the
+        mirrored rows, if windows are mirrored."""
         self.x = torch.from_numpy(corpus.inputs(model)).to(device)
         self.meta = torch.from_numpy(corpus.meta.astype(np.int64)).to(device)
-        targets = {
-            "return": corpus.target_return,
-            "gap": corpus.target_gap,
-            "vol_regime": corpus.target_vol_regime,
-        }
         self.targets = {
-            name: torch.from_numpy(np.where(corpus.valid_base, target, 0).astype(np.uint8)).to(
-                device
-            )
-            for name, target in targets.items()
+            "return": self._target(corpus, corpus.target_return),
+            "gap": self._target(corpus, corpus.target_gap),
+            "vol_regime": self._target(corpus, corpus.target_vol_regime),
         }
-        self._back = torch.arange(1 - self.context, 1, device=device)
         self.asset_bounds = np.array(
-            [(part.start, part.stop) for part in corpus.asset_slices.values()]
+            [(rows.start, rows.stop) for rows in corpus.asset_slices.values()]
         )
+        self._back = torch.arange(1 - self.context, 1, device=device)
         if mirror:
             signs = [-1.0 if name in SIGNED_FIELDS else 1.0 for name in model.input_fields]
             self._signs = torch.tensor(signs, device=device)
-            # The buckets of the opposite moves; invalid targets stay 0.
             self._mirrored = dict(self.targets)
             for name, column in (("return", "ret_z"), ("gap", "gap_z")):
                 opposite = -np.roll(corpus.columns[column], -1).astype(np.float64)
                 buckets = torch.from_numpy(bucket_of(corpus.edges[name], opposite)).to(device)
                 self._mirrored[name] = buckets * (self.targets[name] > 0)
 
+    def _target(self, corpus: Corpus, buckets: npt.NDArray[np.integer]) -> Tensor:
+        """(N,) buckets of the rows whose next return is a valid event, 0 elsewhere."""
+        valid = np.where(corpus.valid_base, buckets, 0).astype(np.uint8)
+        return torch.from_numpy(valid).to(self.device)
+
     def windows(self, ends: Tensor) -> Windows:
-        """The windows that end with these rows, some of them mirrored at random if the
-        corpus is.
-        """
-        index = ends[:, None] + self._back
-        x_BTF, targets = (
-            self.x[index],
-            {name: target[index] for name, target in self.targets.items()},
-        )
-        teacher = None if self.teacher is None else self.teacher[0][index]
+        """The windows that end with these rows, mirrored at random if the corpus is."""
+        rows_BT = ends[:, None] + self._back
+        x_BTF = self.x[rows_BT]
+        targets = {name: target[rows_BT] for name, target in self.targets.items()}
+        teacher = None
+        if self.teacher is not None:
+            teacher = self.teacher[0][rows_BT]
         if self.mirror:
-            flipped_B = torch.rand(len(ends), device=ends.device) < self.mirror
-            x_BTF = torch.where(flipped_B[:, None, None], x_BTF * self._signs, x_BTF)
+            mirrored_B = torch.rand(len(ends), device=ends.device) < self.mirror
+            mirrored_B11 = mirrored_B[:, None, None]
+            x_BTF = torch.where(mirrored_B11, x_BTF * self._signs, x_BTF)
             for name, target in self._mirrored.items():
-                targets[name] = torch.where(flipped_B[:, None], target[index], targets[name])
-            if self.teacher is not None:
-                teacher = torch.where(
-                    flipped_B[:, None, None], self.teacher[1][index], self.teacher[0][index]
-                )
+                targets[name] = torch.where(mirrored_B[:, None], target[rows_BT], targets[name])
+            if self.teacher is not None and teacher is not None:
+                teacher = torch.where(mirrored_B11, self.teacher[1][rows_BT], teacher)
         return Windows(x_BTF, self.meta[ends], targets, teacher)
 
     def mirrored(self) -> DeviceCorpus:
@@ -111,23 +116,24 @@ class DeviceCorpus:
         other.x = self.x * self._signs
         return other
 
-    def stretches(self, firsts: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """The `length` rows from each of these on; past the end of the corpus, unused copies of its
-        last row.
-        """
-        index = (firsts[:, None] + torch.arange(length, device=firsts.device)).clamp(
-            max=len(self.x) - 1
-        )
-        return self.x[index], self.meta[firsts]
-
     def inputs(self, ends: Tensor) -> tuple[Tensor, Tensor]:
+        """Events (B, T, F) and metadata (B, M) of the windows that end with these rows."""
         return self.x[ends[:, None] + self._back], self.meta[ends]
+
+    def chunks(self, starts: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Events (B, length, F) and metadata (B, M) of the chunks that start with these rows.
+
+        Past the end of the corpus they hold copies of its last row, which nobody reads.
+        """
+        rows_BT = starts[:, None] + torch.arange(length, device=starts.device)
+        return self.x[rows_BT.clamp(max=len(self.x) - 1)], self.meta[starts]
 
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """Train endpoints drawn uniformly with replacement; a step's draw depends on the seed and the
-    step alone.
+    """Draws Train endpoints uniformly with replacement.
+
+    What is drawn for a step depends on the seed and the step alone.
     """
 
     endpoints: Rows
@@ -135,48 +141,48 @@ class Sampler:
     windows_per_step: int
 
     def draw(self, step: int) -> Rows:
-        chosen = np.random.default_rng([self.seed, step]).integers(
-            0, len(self.endpoints), self.windows_per_step
-        )
-        return self.endpoints[chosen]
+        """Endpoints (windows_per_step,) of the windows of a step, counted from 1."""
+        generator = np.random.default_rng([self.seed, step])
+        return self.endpoints[generator.integers(0, len(self.endpoints), self.windows_per_step)]
 
 
 def train_sampler(corpus: Corpus, context: int, seed: int, windows_per_step: int) -> Sampler:
-    """The sampler of a corpus, after proof that none of its windows holds a target outside
-    Train.
-    """
+    """The sampler of a corpus; a window with any target outside Train is an error."""
     endpoints = corpus.endpoints(TRAIN, context)
     if not len(endpoints):
-        expected = f"{context} consecutive bars of an asset before {corpus.splits.train_end}"
-        fix = "bring in a longer history, or choose a shorter context"
-        raise DataError("Train has no window to learn from", expected=expected, fix=fix)
-    foreign = np.concatenate([[0], np.cumsum(corpus.split_codes != corpus.splits.code(TRAIN))])
-    touched = foreign[endpoints + 1] - foreign[endpoints + 1 - context] > 0
-    if touched.any():
-        where, fix = (
-            f"the window that ends at {corpus.timestamps[endpoints[touched][0]]}",
-            "build the corpus again",
+        raise DataError(
+            "Train has no window to learn from",
+            expected=f"{context} consecutive bars of an asset before {corpus.splits.train_end}",
+            fix="bring in a longer history, or choose a shorter context",
         )
-        raise DataError("a Train window holds a target outside Train", where=where, fix=fix)
+    outside = corpus.split_codes != corpus.splits.code(TRAIN)
+    num_outside = np.concatenate([[0], np.cumsum(outside)])
+    foreign = num_outside[endpoints + 1] > num_outside[endpoints + 1 - context]
+    if foreign.any():
+        raise DataError(
+            "a Train window holds a target outside Train",
+            where=f"the window that ends at {corpus.timestamps[endpoints[foreign][0]]}",
+            fix="build the corpus again",
+        )
     return Sampler(endpoints, seed, windows_per_step)
 
 
-def plan_stretches(
-    rows: Rows, asset_bounds: npt.NDArray[np.int64], run_up: int, length: int
-) -> Rows:
-    """First row of the stretch that scores each of the sorted rows: `run_up` rows before, or its
-    asset's first row.
+def plan_chunks(rows: Rows, asset_bounds: npt.NDArray[np.int64], warmup: int, length: int) -> Rows:
+    """The first row of the chunk that scores each of these sorted rows.
+
+    A chunk starts `warmup` rows before the first row that it scores, or with its asset, whose first
+    row and end are a row of `asset_bounds`; it scores all rows that its `length` holds.
     """
-    firsts = np.empty(len(rows), np.int64)
-    bounds = asset_bounds[np.searchsorted(asset_bounds[:, 1], rows, side="right")]
-    at = 0
-    while at < len(rows):
-        begin, end = bounds[at]
-        first = max(begin, rows[at] - run_up)
-        stop = int(np.searchsorted(rows, min(first + length, end)))
-        firsts[at:stop] = first
-        at = stop
-    return firsts
+    starts = np.empty(len(rows), np.int64)
+    assets = np.searchsorted(asset_bounds[:, 1], rows, side="right")
+    done = 0
+    while done < len(rows):
+        asset_start, asset_end = asset_bounds[assets[done]]
+        start = max(asset_start, rows[done] - warmup)
+        stop = int(np.searchsorted(rows, min(start + length, asset_end)))
+        starts[done:stop] = start
+        done = stop
+    return starts
 
 
 def predict_probabilities(
@@ -186,25 +192,26 @@ def predict_probabilities(
     device: torch.device,
     progress: Progress | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Probabilities (n, 16) of the next return bucket of each row, from rows up to it."""
-    scorer = Scorer(model, DeviceCorpus(corpus, model.config, device), resolve_type("auto", device))
-    return np.asarray(scorer.answers(rows.astype(np.int64), progress).double().exp().cpu().numpy())
+    """(n, K) probabilities of the return bucket after each row, from rows up to it."""
+    data = DeviceCorpus(corpus, model.config, device)
+    scorer = Scorer(model, data, resolve_type("auto", device))
+    log_probs = scorer.predict(rows.astype(np.int64), progress)
+    return np.asarray(log_probs.double().exp().cpu().numpy())
 
 
 def hidden_states(
     model: Vaiom, corpus: Corpus, rows: Rows, device: torch.device, progress: Progress | None = None
 ) -> Tensor:
-    """(n, D) on the device: the trunk's last hidden state at each row."""
+    """(n, D) on the device: the inputs of the heads at each row, in FP32."""
     data = DeviceCorpus(corpus, model.config, device)
-    return Scorer(model, data, torch.float32, hidden=True, record=False).answers(rows, progress)
+    return Scorer(model, data, torch.float32, hidden=True, record=False).predict(rows, progress)
 
 
 class Scorer:
-    """Scores events with one model; on a GPU, `record` compiles the forward pass and replays it as
-    a graph.
+    """Predictions of one model for any rows of a corpus.
 
-    A model with windowed attention runs over stretches, in which each row is computed once. With
-    `hidden`, results are the trunk's last hidden states instead of log-probabilities.
+    Without an attention window, each row is the end of a window of its own. With one, the model
+    runs over chunks in which each row is computed once; chunks overlap by the receptive field.
     """
 
     def __init__(
@@ -215,82 +222,89 @@ class Scorer:
         *,
         record: bool = True,
         hidden: bool = False,
+        chunk_rows: int = CHUNK_ROWS,
     ) -> None:
-        self.model, self.data, self.device, self.dtype, self.hidden = (
-            model,
-            data,
-            data.device,
-            dtype,
-            hidden,
-        )
-        self.in_stretches = bool(model.config.attention_window)
-        self.run_up = model.config.receptive_field - 1
-        self.length = max(_STRETCH_ROWS, 2 * model.config.receptive_field)
-        self.batch = (_STRETCHES if self.in_stretches else _WINDOWS)[self.device.type]
-        self._forward: OnRows | None = (
-            None if record and self.device.type == "cuda" else self._answers
-        )
+        """Args:
+        record: On a GPU, compile the forward pass and replay it as a CUDA graph.
+        hidden: Predictions are hidden states (n, D) instead of log-probabilities (n, K).
+        """
+        self.model = model
+        self.data = data
+        self.device = data.device
+        self.dtype = dtype
+        self.hidden = hidden
+        self.in_chunks = bool(model.config.attention_window)
+        self.warmup = model.config.receptive_field - 1
+        self.length = max(chunk_rows, 2 * model.config.receptive_field)
+        per_batch = _CHUNKS_PER_BATCH if self.in_chunks else _WINDOWS_PER_BATCH
+        self.batch_size = per_batch[self.device.type]
+        records = record and self.device.type == "cuda"
+        self._forward: OnRows | None = None if records else self._pass
 
     def compile(self) -> None:
-        """Compile now instead of in the first call; nothing on a CPU."""
+        """Compile now instead of in the first prediction; nothing on a CPU."""
         if self._forward is None:
-            self.answers(np.full(1, self.data.context - 1))
+            self.predict(np.full(1, self.data.context - 1))
 
-    def answers(self, rows: Rows, progress: Progress | None = None) -> Tensor:
-        """(n, 16) log-probabilities of the rows, or (n, D) hidden states, on the device."""
+    def predict(self, rows: Rows, progress: Progress | None = None) -> Tensor:
+        """(n, K) log-probabilities after these rows, or (n, D) hidden states, on the device."""
         rows = np.ascontiguousarray(rows)
-        # An order of the rows, where passes begin, and for each row in that order its pass and its
-        # place there.
-        if self.in_stretches:
+        # Rows in the order of their passes, and for each its pass and its place in it.
+        if self.in_chunks:
             order = np.argsort(rows, kind="stable")
-            firsts = plan_stretches(rows[order], self.data.asset_bounds, self.run_up, self.length)
-            begins, pass_of_row = np.unique(firsts, return_inverse=True)
-            place = rows[order] - firsts
+            chunk_of_row = plan_chunks(
+                rows[order], self.data.asset_bounds, self.warmup, self.length
+            )
+            begins, pass_of_row = np.unique(chunk_of_row, return_inverse=True)
+            place = rows[order] - chunk_of_row
         else:
-            begins, order = rows, np.arange(len(rows))
-            pass_of_row, place = order, np.zeros_like(order)
+            order = pass_of_row = np.arange(len(rows))
+            begins = rows
+            place = np.zeros_like(order)
         size = self.model.config.width if self.hidden else NUM_RETURN_BUCKETS
         out = torch.empty(len(rows), size, device=self.device)
         training = self.model.training
         self.model.eval()
         with torch.no_grad():
-            for start in range(0, len(begins), self.batch):
-                part = begins[start : start + self.batch]
-                # All batches have one size: the last is padded with its first row.
-                full = np.concatenate([part, np.repeat(part[:1], self.batch - len(part))])
-                starts = torch.from_numpy(full).to(self.device)
+            for start in range(0, len(begins), self.batch_size):
+                batch = begins[start : start + self.batch_size]
+                # A recorded graph needs batches of one size: the last is padded.
+                padding = np.repeat(batch[:1], self.batch_size - len(batch))
+                own = self._on_device(np.concatenate([batch, padding]))
                 if self._forward is None:
-                    self._forward = record_graph(self.model.compiled(self._answers), starts)
-                scored = slice(*np.searchsorted(pass_of_row, [start, start + self.batch]))
-                indices = (order[scored], pass_of_row[scored] - start, place[scored])
-                at, passes, places = (torch.from_numpy(index).to(self.device) for index in indices)
-                if self._forward == self._answers:  # without a graph, no pass is longer than needed
-                    out[at] = self._answers(starts, int(place[scored].max()) + 1)[passes, places]
-                else:
-                    out[at] = self._forward(starts)[passes, places]
+                    self._forward = record_graph(self.model.compiled(self._pass), own)
+                first, stop = np.searchsorted(pass_of_row, [start, start + self.batch_size])
+                passes = self._on_device(pass_of_row[first:stop] - start)
+                places = self._on_device(place[first:stop])
+                out[self._on_device(order[first:stop])] = self._forward(own)[passes, places]
                 if progress:
-                    progress(scored.stop, len(rows), "events")
+                    progress(int(stop), len(rows), "events")
         self.model.train(training)
         return out
 
     def mean_bits(self, rows: Rows, group: ProcessGroup = ALONE) -> float:
-        """Bits per event over all rows; processes of a group share the work."""
+        """Bits per event over all rows, mean of -log2 p of the bucket that came.
+
+        Processes of a group share the work. No loss exceeds that of an evaluation, which floors
+        probabilities at `MIN_PROBABILITY`.
+        """
         own = rows[group.rank :: group.size]
-        buckets = self.data.targets["return"][torch.from_numpy(own).to(self.device)]
-        log_probs = self.answers(own).gather(1, class_ids(buckets)[:, None]).double()
-        # However wrong a forecast is, no loss exceeds that of an evaluation.
+        buckets = self.data.targets["return"][self._on_device(own)]
+        log_probs = self.predict(own).gather(1, class_ids(buckets)[:, None]).double()
         nats = -log_probs.clamp(min=math.log(MIN_PROBABILITY)).sum()
         return float(group.sum(nats)) / len(rows) / math.log(2)
 
-    def _answers(self, begins: Tensor, length: int | None = None) -> Tensor:
-        """(B, T, 16) of the stretches that begin at these rows, or (B, 1, 16) of the windows that
-        end there.
+    def _on_device(self, rows: Rows) -> Tensor:
+        return torch.from_numpy(rows).to(self.device)
+
+    def _pass(self, begins: Tensor) -> Tensor:
+        """One forward pass: (B, T, .) of the chunks that start with these rows, or (B, 1, .) of the
+        windows that end with them.
         """
         with autocast(self.device, self.dtype):
-            seen = (
-                self.data.stretches(begins, length or self.length)
-                if self.in_stretches
-                else self.data.inputs(begins)
-            )
-            hidden = self.model.hidden(*seen, last_only=not self.in_stretches)
-            return hidden.float() if self.hidden else return_log_probs(self.model.heads(hidden))
+            if self.in_chunks:
+                x_BTF, meta_BM = self.data.chunks(begins, self.length)
+            else:
+                x_BTF, meta_BM = self.data.inputs(begins)
+            hidden = self.model.hidden(x_BTF, meta_BM, last_only=not self.in_chunks)
+            return hidden if self.hidden else return_log_probs(self.model.heads(hidden))

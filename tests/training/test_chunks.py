@@ -1,6 +1,4 @@
-"""Models whose layers see a window of rows: attention against a plain mask, stretches against
-windows.
-"""
+"""Models whose layers see a window of rows: attention against a plain mask, chunks against windows."""
 
 from __future__ import annotations
 
@@ -14,9 +12,9 @@ from training.tiny_runs import CPU
 from vaiom.corpus.store import Corpus
 from vaiom.model.config import ModelConfig
 from vaiom.model.decoder import causal_attention
+from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import Vaiom
-from vaiom.training import windows
-from vaiom.training.windows import DeviceCorpus, Scorer, plan_stretches
+from vaiom.training.windows import DeviceCorpus, Scorer, plan_chunks
 
 CONFIG = ModelConfig(
     positions="rotary", attention_window=8, num_layers=3, num_heads=2, width=16, context=64
@@ -58,19 +56,19 @@ def test_an_answer_depends_on_its_receptive_field_alone(corpus: Corpus) -> None:
     torch.testing.assert_close(answer, same, atol=1e-6, rtol=0)
     assert (answer - other).abs().max() > 1e-6
     last = {name: values[:, -1:] for name, values in every.items()}
-    torch.testing.assert_close(windows.return_log_probs(last)[:, -1], answer, atol=1e-6, rtol=0)
+    torch.testing.assert_close(return_log_probs(last)[:, -1], answer, atol=1e-6, rtol=0)
 
 
-def test_stretches_answer_like_windows(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the first row of an asset on, in any order, over several stretches."""
-    monkeypatch.setattr(windows, "_STRETCH_ROWS", 64)
+def test_chunks_predict_like_windows(corpus: Corpus) -> None:
+    """From the first row of an asset on, in any order, over several chunks."""
     model = make_model(corpus)
-    scorer = Scorer(model, DeviceCorpus(corpus, CONFIG, CPU), torch.float32)
+    data = DeviceCorpus(corpus, CONFIG, CPU)
+    scorer = Scorer(model, data, torch.float32, chunk_rows=64)
     second = list(corpus.asset_slices.values())[1].start
     rows = np.random.default_rng(0).permutation(
         np.concatenate([np.arange(150), np.arange(second, second + 150)])
     )
-    found = scorer.answers(rows)
+    found = scorer.predict(rows)
     x = torch.from_numpy(corpus.inputs(CONFIG))
     meta = torch.from_numpy(corpus.meta.astype(np.int64))
     with torch.no_grad():
@@ -80,10 +78,10 @@ def test_stretches_answer_like_windows(corpus: Corpus, monkeypatch: pytest.Monke
             torch.testing.assert_close(answer, expected, atol=2e-6, rtol=0)
 
 
-def test_a_stretch_has_its_run_up_or_begins_with_its_asset() -> None:
+def test_a_chunk_has_its_warmup_or_starts_with_its_asset() -> None:
     bounds = np.array([[0, 100], [100, 250]])
     rows = np.array([3, 40, 99, 100, 120, 249])
-    firsts = plan_stretches(rows, bounds, run_up=10, length=30)
+    firsts = plan_chunks(rows, bounds, warmup=10, length=30)
     assert firsts.tolist() == [0, 30, 89, 100, 100, 239]
 
 
