@@ -9,23 +9,17 @@ import os
 import pydoc
 import subprocess
 import sys
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import vaiom
+from tiny import SPLITS
 from training.tiny_runs import TINY
-from vaiom.errors import ConfigError
+from vaiom.errors import ConfigError, DataError
 
 CONTEXT = 16
-SPLITS = vaiom.SplitConfig(
-    train_end=datetime(2025, 11, 1),
-    validation=(datetime(2025, 11, 15), datetime(2025, 12, 1)),
-    tests=((datetime(2025, 12, 1), datetime(2025, 12, 20)),),
-    seal=datetime(2025, 12, 20),
-)
 
 
 @pytest.mark.parametrize("name", ["train", "fit_baselines", "evaluate", "audit"])
@@ -47,6 +41,9 @@ def test_the_whole_job(tmp_path: Path) -> None:
     bars = vaiom.read_bars(str(tmp_path / "bars"))
     assert all(bars[symbol].equals(frame) for symbol, frame in market.items())
     assert repr(bars) == repr(market) == f"<BarFrames of 2 assets, 6,000 rows: {', '.join(bars)}>"
+
+    with pytest.raises(DataError, match="exists already"):
+        vaiom.simulate(tmp_path / "bars", assets=2, bars=3_000)
 
     corpus = vaiom.build_corpus(tmp_path / "bars", tmp_path / "corpus", splits=SPLITS)
     assert vaiom.open_corpus(tmp_path / "corpus").sha256 == corpus.sha256
@@ -89,40 +86,6 @@ def test_the_whole_job(tmp_path: Path) -> None:
 def test_every_public_name_says_what_it_is(name: str) -> None:
     assert name in dir(vaiom)
     assert inspect.getdoc(getattr(vaiom, name))
-
-
-DEFAULTS = {
-    "simulate": {"overwrite": False},
-    "build_corpus": {"timeframe": "", "splits": None, "classes": None, "like": None},
-    "train": {
-        **{"experiment": "main", "start": None, "against": (), "settings": (), "device": "auto"},
-        **{"resume": False, "report": None},
-    },
-    "fit_baselines": {"only": None, "split": "validation", "context": 512, "unseal": None},
-    "evaluate": {
-        **{
-            "split": "validation",
-            "corpus": None,
-            "baselines": None,
-            "unseal": None,
-            "out": None,
-            "device": "auto",
-        },
-    },
-    "audit": {"bars": None, "corpus": None},
-}
-
-
-@pytest.mark.parametrize("name", DEFAULTS)
-def test_what_is_not_said_is_as_documented(name: str) -> None:
-    assert name in dir(vaiom)
-    every = inspect.signature(getattr(vaiom, name))
-    found = {
-        each.name: each.default
-        for each in every.parameters.values()
-        if each.default is not each.empty
-    }
-    assert found == DEFAULTS[name]
 
 
 def test_rooms_do_not_take_functions_away() -> None:
