@@ -16,7 +16,7 @@ from torch.nn.functional import gelu, linear
 from vaiom.codec import to_json
 from vaiom.corpus.targets import fit_of_next_bar
 from vaiom.errors import CheckpointError, ConfigError
-from vaiom.model import horizons
+from vaiom.model import horizon_heads
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from vaiom.model.horizon_heads import (
     LEAST_SPREAD,
@@ -55,7 +55,7 @@ def heads_of(card: Checkpoint) -> HorizonHeads:
 def test_probabilities_are_those_of_the_network(
     card: Checkpoint, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(horizons, "_BLOCK", block)
+    monkeypatch.setattr(horizon_heads, "_BLOCK", block)
     heads, rng = heads_of(card), np.random.default_rng(1)
     hidden = rng.normal(size=(5, 2, card.config.width)).astype(np.float32)
     inputs = rng.normal(0, 30, (5, 2, card.config.num_continuous)).astype(np.float32)
