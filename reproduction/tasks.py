@@ -43,7 +43,7 @@ from vaiom.codec import to_json
 from vaiom.corpus.splits import VALIDATION
 from vaiom.corpus.store import Corpus, count_events, open_corpus, under_splits
 from vaiom.errors import ConfigError
-from vaiom.evaluation.ledger import record_look
+from vaiom.evaluation.ledger import record_access
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import MODEL, event_bits, read_events, score_events
 from vaiom.experiments.tasks import TaskRunner
@@ -187,7 +187,7 @@ def score_ensemble(runs: Sequence[Path], corpus: Corpus, split: str, device: str
     rows = heldout_rows(corpus, split, models[0].checkpoint)
     stored = read_events(runs[0], split, same_as=score_events(corpus, rows, {}))
     together = sha256_of("".join(model.checkpoint.sha256 for model in models).encode())
-    looks = record_look(
+    looks = record_access(
         corpus, split, run=ENSEMBLE, checkpoint_sha256=together, num_events=len(rows)
     )
     probs = np.mean([model.predict_proba(corpus, rows) for model in models], axis=0)

@@ -22,7 +22,7 @@ from vaiom.codec import to_json
 from vaiom.corpus.splits import VALIDATION
 from vaiom.corpus.store import Corpus
 from vaiom.evaluation.inference import paired_gain
-from vaiom.evaluation.ledger import record_look
+from vaiom.evaluation.ledger import record_access
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import MODEL, ScoredEvents, event_bits, losses_of, score_events
 from vaiom.experiments.refit import adapt
@@ -151,7 +151,7 @@ def score(corpus: Corpus, split: str, runs: dict[str, Path]) -> dict[str, Any]:
     rows = heldout_rows(corpus, split, first)
     losses = losses_of((Frequency(), HourOfWeek()), corpus, rows, first.config.history)
     for name, model in models.items():
-        record_look(
+        record_access(
             corpus, split, run=name, checkpoint_sha256=model.checkpoint.sha256, num_events=len(rows)
         )
         losses[name] = event_bits(model.predict_proba(corpus, rows), corpus.target_return[rows])

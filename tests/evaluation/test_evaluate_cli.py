@@ -22,7 +22,7 @@ from vaiom.corpus.splits import SplitConfig
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import ConfigError
 from vaiom.evaluation.evaluate import SampleSize, caveats_of, evaluate_run
-from vaiom.evaluation.ledger import LEDGER_NAME, ledger_heads, model_looks
+from vaiom.evaluation.ledger import LEDGER_NAME, ledger_heads, model_accesses
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, read_events
 from vaiom.model.checkpoint import load_model
@@ -106,7 +106,7 @@ def test_figures_are_those_of_the_events_and_each_test_look_counts(
         )
         assert shown[0].startswith("On ")  # the verdict
         assert max(map(len, shown)) <= 80, max(shown, key=len)
-        assert len(model_looks(corpus, split)) == count
+        assert len(model_accesses(corpus, split)) == count
         times = "once, now" if count == 1 else f"{count} times, this one included"
         assert f"looked at {times}" in " ".join(ran.err.split())
     both = json.loads((run / "evaluation-test-h2.json").read_text())["all_tests"][0]["gain"]
@@ -352,7 +352,7 @@ def test_the_sealed_split_opens_when_it_is_named_and_is_recorded(
     ran = vaiom(monkeypatch, capsys, "evaluate", place / "seed17", *words)
     assert (
         json.loads(ran.out)["looks"]
-        == len(model_looks(open_corpus(place / "corpus"), "sealed"))
+        == len(model_accesses(open_corpus(place / "corpus"), "sealed"))
         == 1
     )
     context = load_model(place / "seed17").config.history

@@ -23,9 +23,9 @@ from vaiom.evaluation.ledger import (
     LEDGER_NAME,
     is_recorded,
     ledger_heads,
-    model_looks,
+    model_accesses,
     read_ledger,
-    record_look,
+    record_access,
 )
 from vaiom.evaluation.predictor import score_baselines
 from vaiom.market.folder import read_bars, write_symbol
@@ -38,17 +38,17 @@ def corpus(tiny: TinyRuns, tmp_path: Path) -> Corpus:
 
 
 def look(corpus: Corpus, split: str) -> None:
-    record_look(corpus, split, run="main", checkpoint_sha256="ab" * 32, num_events=7)
+    record_access(corpus, split, run="main", checkpoint_sha256="ab" * 32, num_events=7)
 
 
 def test_looks_are_counted_by_split(corpus: Corpus) -> None:
-    assert len(model_looks(corpus, "test-h1")) == 0
+    assert len(model_accesses(corpus, "test-h1")) == 0
     for split in ("test-h1", "test-h2", "test-h1"):
         look(corpus, split)
     assert (
-        len(model_looks(corpus, "test-h1")),
-        len(model_looks(corpus, "test-h2")),
-        len(model_looks(corpus, "sealed")),
+        len(model_accesses(corpus, "test-h1")),
+        len(model_accesses(corpus, "test-h2")),
+        len(model_accesses(corpus, "sealed")),
     ) == (2, 1, 0)
     first = read_ledger(corpus)[0]
     assert (first.run, first.num_events, first.checkpoint_sha256) == ("main", 7, "ab" * 32)
@@ -72,7 +72,7 @@ def test_baselines_are_recorded_and_not_counted(corpus: Corpus, tmp_path: Path) 
     assert [(each.run, each.split) for each in read_ledger(corpus)] == [
         (name, split) for split in ("test-h1", "sealed") for name in ("frequency", "markov")
     ]
-    assert len(model_looks(corpus, "test-h1")) == len(model_looks(corpus, "sealed")) == 0
+    assert len(model_accesses(corpus, "test-h1")) == len(model_accesses(corpus, "sealed")) == 0
     with pytest.raises(ConfigError, match="not opened by accident"):
         score_baselines(corpus, ["frequency"], tmp_path, "sealed", 16, quietly)
     with pytest.raises(ConfigError, match="must name the split"):
@@ -97,9 +97,10 @@ def test_a_corpus_without_a_folder_and_one_that_cannot_be_written_count_no_looks
     with pytest.raises(DataError, match="only a corpus folder keeps a ledger"):
         look(replace(corpus, path=None), "test-h1")
     assert (
-        record_look(corpus, "validation", run="main", checkpoint_sha256="ab", num_events=7) is None
+        record_access(corpus, "validation", run="main", checkpoint_sha256="ab", num_events=7)
+        is None
     )
-    assert record_look(corpus, "test-h1", run="main", checkpoint_sha256="ab", num_events=7) == 1
+    assert record_access(corpus, "test-h1", run="main", checkpoint_sha256="ab", num_events=7) == 1
     synced: list[int] = []
     monkeypatch.setattr("os.fsync", synced.append)
     look(corpus, "test-h1")
@@ -123,13 +124,15 @@ def test_the_corpus_opens_packs_and_grows_as_before(
     assert open_corpus(corpus.path).sha256 == corpus.sha256
     pack(corpus.path, tmp_path / "after.zip")
     assert (tmp_path / "before.zip").read_bytes() == (tmp_path / "after.zip").read_bytes()
-    assert len(model_looks(unpack(tmp_path / "after.zip", tmp_path / "elsewhere"), "test-h1")) == 0
+    assert (
+        len(model_accesses(unpack(tmp_path / "after.zip", tmp_path / "elsewhere"), "test-h1")) == 0
+    )
     bars = read_bars(tiny.bars)["EURUSD"].tail(30)
     later = bars.with_columns(bars["Datetime"].dt.offset_by("7d"))
     write_symbol(tmp_path / "later", "EURUSD", later)
     grown = append_bars(corpus.path, tmp_path / "later")
     assert len(grown) == len(corpus) + 30
-    assert len(model_looks(grown, "test-h1")) == 1
+    assert len(model_accesses(grown, "test-h1")) == 1
 
 
 def test_each_line_names_all_before_it_and_older_lines_are_the_first_link(corpus: Corpus) -> None:
@@ -153,7 +156,7 @@ def test_a_damaged_ledger_is_neither_read_nor_added_to(corpus: Corpus) -> None:
     file = corpus.path / LEDGER_NAME
     file.write_bytes(file.read_bytes() + b'{"when": 3}\n')
     before = file.read_bytes()
-    for act in (lambda: len(model_looks(corpus, "test-h1")), lambda: look(corpus, "test-h1")):
+    for act in (lambda: len(model_accesses(corpus, "test-h1")), lambda: look(corpus, "test-h1")):
         with pytest.raises(DataError, match="line 2"):
             act()
     assert file.read_bytes() == before
@@ -162,7 +165,11 @@ def test_a_damaged_ledger_is_neither_read_nor_added_to(corpus: Corpus) -> None:
 def test_a_rebuilt_or_unpacked_corpus_keeps_its_ledger(tiny: TinyRuns, tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
     shutil.copytree(tiny.corpus, folder, ignore=shutil.ignore_patterns(LEDGER_NAME))
-    record_look(open_corpus(folder), "test-h1", run="r", checkpoint_sha256="c", num_events=1)
+    record_access(open_corpus(folder), "test-h1", run="r", checkpoint_sha256="c", num_events=1)
     pack(folder, tmp_path / "corpus.zip")
-    assert len(model_looks(unpack(tmp_path / "corpus.zip", folder, overwrite=True), "test-h1")) == 1
-    assert len(model_looks(unpack(tmp_path / "corpus.zip", tmp_path / "elsewhere"), "test-h1")) == 0
+    assert (
+        len(model_accesses(unpack(tmp_path / "corpus.zip", folder, overwrite=True), "test-h1")) == 1
+    )
+    assert (
+        len(model_accesses(unpack(tmp_path / "corpus.zip", tmp_path / "elsewhere"), "test-h1")) == 0
+    )

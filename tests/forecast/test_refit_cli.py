@@ -18,7 +18,7 @@ from forecast_runs import CONTEXT, TinyRun, tiny_run
 from strategies import random_bars
 from vaiom.corpus.store import open_corpus
 from vaiom.errors import CheckpointError
-from vaiom.evaluation.ledger import model_looks
+from vaiom.evaluation.ledger import model_accesses
 from vaiom.experiments.refit import fit_horizons, refit, shifted_corpus
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.torch_backend import export_run
@@ -71,7 +71,7 @@ def test_it_trains_the_configuration_on_all_bars(
         made.tokenizer.sha256 == shifted_corpus(corpus).tokenizer.sha256 != before.tokenizer.sha256
     )
     # Selecting looked at events that the corpus holds out, and its ledger says so.
-    assert {split: len(model_looks(corpus, split)) for split in ("test-h1", "sealed")} == {
+    assert {split: len(model_accesses(corpus, split)) for split in ("test-h1", "sealed")} == {
         "test-h1": 1,
         "sealed": 1,
     }
@@ -117,7 +117,7 @@ def test_a_run_is_not_overwritten_and_the_end_is_in_the_data(
         assert (code, out) == (2, ""), err
         assert says in err
     assert not (refitted.parent / "other").exists()
-    assert len(model_looks(long.corpus, "test-h1")) == 1
+    assert len(model_accesses(long.corpus, "test-h1")) == 1
 
 
 def test_the_command(run: Run, long: TinyRun, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_heads_of_a_refit_are_fitted_under_its_boundaries_and_the_look_is_record
 ) -> None:
     corpus = open_corpus(Path(shutil.copytree(long.corpus.path, tmp_path / "corpus")))
     run = Path(shutil.copytree(refitted, tmp_path / "run"))
-    before = {split: len(model_looks(corpus, split)) for split in ("test-h1", "sealed")}
+    before = {split: len(model_accesses(corpus, split)) for split in ("test-h1", "sealed")}
     fitted = fit_horizons(run, corpus, (2,), device="cpu")
     assert fitted.corpus_sha256 == shifted_corpus(corpus).sha256
     assert [
@@ -171,7 +171,7 @@ def test_heads_of_a_refit_are_fitted_under_its_boundaries_and_the_look_is_record
             run / "horizons.safetensors", load_checkpoint(run / "best.safetensors")
         ).fitted.fits
     ] == [2]
-    looks = {split: model_looks(corpus, split) for split in before}
+    looks = {split: model_accesses(corpus, split) for split in before}
     assert {split: len(each) for split, each in looks.items()} == {
         split: count + 1 for split, count in before.items()
     }
@@ -179,7 +179,7 @@ def test_heads_of_a_refit_are_fitted_under_its_boundaries_and_the_look_is_record
     # A run for evidence looks at nothing that is held out.
     shutil.copytree(long.run, tmp_path / "evidence")
     fit_horizons(tmp_path / "evidence", corpus, (2,), device="cpu")
-    assert {split: len(model_looks(corpus, split)) for split in before} == {
+    assert {split: len(model_accesses(corpus, split)) for split in before} == {
         s: len(looks[s]) for s in looks
     }
 

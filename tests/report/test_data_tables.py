@@ -13,7 +13,7 @@ from judged_runs import Judged
 
 from vaiom import __version__
 from vaiom.corpus.store import SplitQuality, count_events, open_corpus
-from vaiom.evaluation.ledger import ledger_heads, record_look
+from vaiom.evaluation.ledger import ledger_heads, record_access
 from vaiom.report.contents import read_run
 from vaiom.report.data_tables import (
     bar_folder,
@@ -166,7 +166,7 @@ def test_looks_and_hashes_are_those_of_the_corpus_and_the_run(
     contents = read_run(here.run, here.corpus)
     assert contents.corpus is not None
     own, corpus = contents.checkpoint, contents.corpus
-    record_look(corpus, "sealed", run="other", checkpoint_sha256="ab" * 32, num_events=1_234)
+    record_access(corpus, "sealed", run="other", checkpoint_sha256="ab" * 32, num_events=1_234)
     assert len(contents.looks) == 2, "looks after the report are none of its own"
     later = read_run(here.run, here.corpus)
     table = looks_at_test(later.looks, own.sha256)

@@ -45,7 +45,7 @@ from vaiom.evaluation.horizon_scores import (
     judge_horizons,
 )
 from vaiom.evaluation.inference import compare_seeds
-from vaiom.evaluation.ledger import is_recorded, ledger_heads, model_looks
+from vaiom.evaluation.ledger import is_recorded, ledger_heads, model_accesses
 from vaiom.evaluation.panel import make_panel
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import (
@@ -181,7 +181,7 @@ def _compare_scored_forecasts(proof: Proof, run: AuditedRun, folder: Run, split:
     for predictor, bits in losses.items():
         _compare_losses(proof, where, predictor, bits - events.bits[predictor], SAME_BITS)
     _compare_baselines(proof, run, where, rows, events, stored["baselines"], losses.keys())
-    looks = enumerate(model_looks(corpus, split), start=1)
+    looks = enumerate(model_accesses(corpus, split), start=1)
     numbers = [number for number, look in looks if look.checkpoint_sha256 == digest]
     in_ledger = stored["looks"] in (numbers if is_recorded(corpus, split) else [None])
     proof.check(in_ledger, f"{where}: the ledger has no such look at these forecasts")

@@ -21,10 +21,10 @@ from vaiom.corpus.store import Corpus, count_events
 from vaiom.errors import UserError
 from vaiom.evaluation.ledger import (
     NO_CHECKPOINT,
-    Look,
+    TestAccess,
     is_recorded,
     ledger_heads,
-    model_looks,
+    model_accesses,
     read_ledger,
 )
 from vaiom.evaluation.predictor import ModelPredictor, seen_by
@@ -263,7 +263,7 @@ def prove_selection(proof: Proof, corpus: Corpus, run: AuditedRun | None = None)
         proof.check(holds, f"ledger, line {number}: lines before it were changed or removed")
         chained |= look.previous is not None
     for split in corpus.splits.names:
-        models = Counter(look.run for look in model_looks(corpus, split))
+        models = Counter(look.run for look in model_accesses(corpus, split))
         if models:
             names = ", ".join(
                 f"{name} ({times})" if times > 1 else name for name, times in models.items()
@@ -376,7 +376,7 @@ def _check_validation(proof: Proof, run: AuditedRun) -> None:
 
 
 def _check_looks(
-    proof: Proof, corpus: Corpus, run: AuditedRun, looks: list[Look], heads: list[str]
+    proof: Proof, corpus: Corpus, run: AuditedRun, looks: list[TestAccess], heads: list[str]
 ) -> None:
     """Every look has its evaluation, and every evaluation of a test its look before it."""
     stored, own = run.evaluations(), run.checkpoint.sha256

@@ -38,7 +38,7 @@ from vaiom.evaluation.inference import (
     compare_seeds,
 )
 from vaiom.evaluation.joint import JointEvaluation, JointPeriod, judge_joint
-from vaiom.evaluation.ledger import ledger_heads, record_look
+from vaiom.evaluation.ledger import ledger_heads, record_access
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import (
     MODEL,
@@ -254,7 +254,7 @@ def evaluate_run(
             if old.is_file():
                 write_bytes(new, old.read_bytes())
     # Whatever can be refused has been: from here on it is a look.
-    looks = record_look(
+    looks = record_access(
         corpus, split, run=run.name, checkpoint_sha256=checkpoint.sha256, num_events=len(rows)
     )
     own_events = horizon_events(model, further, corpus, split, unseal) if further else []

@@ -30,7 +30,7 @@ from vaiom.evaluation.evaluate import (
     judge,
     require_own,
 )
-from vaiom.evaluation.ledger import record_look
+from vaiom.evaluation.ledger import record_access
 from vaiom.evaluation.predictor import rows_of
 from vaiom.evaluation.scores import (
     MODEL,
@@ -145,7 +145,7 @@ def score(
     folder = ensure_folder(Run(run).forecasts / name) if save and run is not None else None
     # Whatever can be refused has been: from here on it is a look.
     digest = sha256_of(probs.tobytes())
-    looks = record_look(corpus, split, run=name, checkpoint_sha256=digest, num_events=len(common))
+    looks = record_access(corpus, split, run=name, checkpoint_sha256=digest, num_events=len(common))
     scored = score_events(corpus, common, losses, probs)
     figures = judge(corpus, split, common, scored)
     unused = int((~np.isin(rows, events)).sum())

@@ -24,7 +24,7 @@ from vaiom.baselines.store import fit_or_load, load_losses, losses_file, save_lo
 from vaiom.corpus.splits import BUFFER, SEALED, VALIDATION, SplitConfig
 from vaiom.corpus.store import Corpus, under_splits
 from vaiom.errors import CheckpointError, ConfigError, DataError
-from vaiom.evaluation.ledger import NO_CHECKPOINT, record_look
+from vaiom.evaluation.ledger import NO_CHECKPOINT, record_access
 from vaiom.evaluation.scores import event_bits
 from vaiom.features.fields import CROSS_FIELDS
 from vaiom.files import Progress
@@ -231,7 +231,7 @@ def score_baselines(
     for name in names:
         with progress(name) as report:
             predictor = fit_or_load(make(name, report), corpus, context, out)
-            record_look(
+            record_access(
                 corpus, split, run=name, checkpoint_sha256=NO_CHECKPOINT, num_events=len(rows)
             )
             losses = event_bits(predictor.predict_proba(corpus, rows), corpus.target_return[rows])

@@ -15,7 +15,7 @@ from vaiom.corpus.store import Corpus, under_splits
 from vaiom.corpus.targets import HORIZONS
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.inference import PairedGain, paired_gain
-from vaiom.evaluation.ledger import record_look
+from vaiom.evaluation.ledger import record_access
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows, require_tokenizer, seen_by
 from vaiom.evaluation.scores import MODEL, event_bits, score_events
 from vaiom.market.timeframes import step_seconds
@@ -104,7 +104,7 @@ def _record_looks(corpus: Corpus, shifted: Corpus, checkpoint: Checkpoint, run: 
     codes = corpus.split_codes[shifted.endpoints(VALIDATION, checkpoint.model.config.history)]
     for code, split in enumerate(corpus.splits.names):
         if num_events := int((codes == code).sum()):
-            record_look(
+            record_access(
                 corpus, split, run=run, checkpoint_sha256=checkpoint.sha256, num_events=num_events
             )
 

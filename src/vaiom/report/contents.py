@@ -16,7 +16,7 @@ from vaiom.corpus.splits import SEALED, VALIDATION, SplitConfig
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import DataError, UserError
 from vaiom.evaluation.evaluate import Evaluation, ForecastScore
-from vaiom.evaluation.ledger import NO_CHECKPOINT, Look, ledger_heads, read_ledger
+from vaiom.evaluation.ledger import NO_CHECKPOINT, TestAccess, ledger_heads, read_ledger
 from vaiom.evaluation.predictor import require_tokenizer
 from vaiom.evaluation.scores import MODEL, ScoredEvents, read_events
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
@@ -102,7 +102,7 @@ class RunContents:
         return tests or self.splits
 
     @property
-    def looks(self) -> list[Look]:
+    def looks(self) -> list[TestAccess]:
         """The scorings of a test split of the corpus by any model."""
         if self.corpus is None or self.inputs.ledger_sha256 is None:
             return []

@@ -17,7 +17,7 @@ from vaiom.report.tables import NOTHING, Column, Table, count, facts, moment, pe
 
 if TYPE_CHECKING:
     from vaiom.corpus.store import Corpus, SplitQuality
-    from vaiom.evaluation.ledger import Look
+    from vaiom.evaluation.ledger import TestAccess
     from vaiom.market.check import QualityReport
     from vaiom.report.contents import RunContents
 
@@ -171,13 +171,13 @@ def _masked(mask: str) -> Column:
     return Column(name, percent2, lambda each: each.mask_share[mask], "Share of rows masked")
 
 
-def looks_at_test(looks: Sequence[Look], own: str) -> Table:
+def looks_at_test(looks: Sequence[TestAccess], own: str) -> Table:
     """When each test split was scored and by what; `own` is the hash of the report's checkpoint."""
 
-    def when(look: Look) -> str:
+    def when(look: TestAccess) -> str:
         return look.when.replace("T", " ").removesuffix("+00:00")
 
-    def checkpoint(look: Look) -> str:
+    def checkpoint(look: TestAccess) -> str:
         shown = look.checkpoint_sha256[:SHOWN_OF_HASH]
         return f"{shown} (this one)" if look.checkpoint_sha256 == own else shown
 
