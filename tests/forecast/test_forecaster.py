@@ -389,19 +389,6 @@ def test_finer_bars_make_coarser_ones_and_say_where_the_last_is_cut(
         assert resample_if_finer(same, "EURUSD", "1h") == (same, None)
 
 
-def test_one_window_and_consecutive_ones_are_forecast_as_alone(
-    tiny: TinyRun, forecaster: Forecaster
-) -> None:
-    bars = read_bars(tiny.bars)["XAUUSD"].head(200)
-    windows = [forecaster.windows({"XAUUSD": bars.head(stop)})[0] for stop in range(150, 201)]
-    for some in (windows[:1], windows):
-        for one, other in zip(
-            forecaster.forecast_consecutive(some), forecaster.forecast(some), strict=True
-        ):
-            np.testing.assert_allclose(one.probs, other.probs, atol=TOLERANCE)
-            assert (one.as_of, one.horizon, one.notes) == (other.as_of, 1, other.notes)
-
-
 def test_paths_of_a_model_without_further_horizons_have_one_bar(forecaster: Forecaster) -> None:
     paths = forecaster.paths(random_bars(100), "EURUSD", seed=5)
     dist = forecaster.predict(random_bars(100), "EURUSD")

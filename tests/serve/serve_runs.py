@@ -22,11 +22,14 @@ import torch
 
 from training.tiny_runs import TINY
 from vaiom.features.fields import CROSS_FIELDS
+from vaiom.forecast.forecaster import Forecaster
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.model.vaiom import Vaiom
 from vaiom.serve.app import Service, make_app
 from vaiom.serve.follow import BarRow
 from vaiom.serve.run import ServeConfig
+from vaiom.serve.state import LiveAssets
+from vaiom.serve.store import Store
 
 CONTEXT = 32
 BACKFILL = 24
@@ -74,6 +77,20 @@ async def in_process(config: ServeConfig) -> AsyncIterator[tuple[httpx.AsyncClie
         await service._warming_up
         yield client, service
     await service.stop()
+
+
+def live_assets(tiny: TinyRun, state: Path, **options: Any) -> LiveAssets:
+    """What a service has, without the service."""
+    forecaster = Forecaster.load(options.pop("run", tiny.run))
+    return LiveAssets(forecaster, Store(state, forecaster.card.sha256), 0.0, **options)
+
+
+@contextmanager
+def failing_disk(store: Store) -> Iterator[None]:
+    """A disk that takes no writes for a while."""
+    store._db.execute("PRAGMA query_only=ON")
+    yield
+    store._db.execute("PRAGMA query_only=OFF")
 
 
 @contextmanager

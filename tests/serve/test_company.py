@@ -5,20 +5,21 @@ after a restart.
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
+from forecast.streams import assert_same_streams
 from serve_runs import TinyRun, as_json, bar_row, config_of, in_process, reading_others
 
 from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.stream import OnlineForecaster
 from vaiom.model.incremental import IncrementalDecoder
 from vaiom.serve.app import Service
-from vaiom.serve.state import Pushed
+from vaiom.serve.schemas import PushAnswer
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def test_a_forecast_follows_the_bars_of_other_assets(
 ) -> None:
     options: dict[str, Any] = {"run": reading_others(tiny, tmp_path, changes), "bars": tiny.bars}
 
-    async def serve(pushed: list[str]) -> tuple[dict[str, Any], str]:
+    async def serve(pushed: list[str]) -> tuple[dict[str, Any], OnlineForecaster]:
         async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, service):
             assert service.forecaster.reads_other_assets
             for symbol in pushed:
@@ -43,8 +44,7 @@ def test_a_forecast_follows_the_bars_of_other_assets(
                 json={"symbol": "EURUSD", "bars": as_json(tiny.history["EURUSD"].tail(60))},
             )
             assert alone.json()["missing_assets"] == ["XAUUSD"]
-            service.live.try_snapshot = lambda: None  # type: ignore[method-assign]  # as a crash would leave it
-            return answer.json(), json.dumps(service.live.online.to_json())
+            return answer.json(), service.live.online
 
     async def settle() -> dict[str, Any]:
         """What the second bar settles: the forecast that has read both first bars, though nobody
@@ -60,7 +60,7 @@ def test_a_forecast_follows_the_bars_of_other_assets(
     after, state = asyncio.run(serve(["XAUUSD"]))
     assert after["missing_assets"] == []
     again, same_state = asyncio.run(serve([]))
-    assert same_state == state
+    assert_same_streams(same_state, state)
     # What a model of windowed attention remembers is computed again after a restart.
     probs, others = (np.array(answer.pop("probs")) for answer in (again, after.copy()))
     assert np.abs(probs - others).max() <= (TOLERANCE if changes else 0)
@@ -137,8 +137,8 @@ def test_a_live_bar_is_one_step_of_a_windowed_model(
         [pushed] = service.live.push_all(
             [(symbol, [bar_row(**tiny.later[symbol][number]) for number in numbers])]
         )
-        assert isinstance(pushed, Pushed)
-        assert pushed.settled
+        assert isinstance(pushed, PushAnswer)
+        assert pushed.scored
         assert taken == steps, symbol
     service.store.close()
 

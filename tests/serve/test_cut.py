@@ -14,10 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
+import polars as pl
 import pytest
-from serve_runs import CONTEXT, TinyRun, as_json, bar_row, config_of, in_process
+from serve_runs import (
+    SYMBOLS,
+    TinyRun,
+    as_json,
+    bar_row,
+    config_of,
+    in_process,
+    live_assets,
+    reading_others,
+)
 from test_service_refusals import refusal
 
+from forecast.streams import assert_same_streams
 from strategies import random_bars
 from vaiom.cli.main import main
 from vaiom.errors import DataError
@@ -31,6 +43,7 @@ from vaiom.serve.state import LiveAssets
 from vaiom.serve.store import Store
 
 KEY = {"X-API-Key": "secret"}
+WINDOWED = {"positions": "rotary", "attention_window": 8}
 
 
 def moved(bar: dict[str, Any], stamp: datetime) -> dict[str, Any]:
@@ -43,12 +56,6 @@ async def push(
     return await client.post(f"/v1/assets/{symbol}/bars", json={"bars": list(bars)}, headers=KEY)
 
 
-def stored(service: Service) -> str:
-    return json.dumps(
-        [service.live.online.to_json(), service.store.last_bars("EURUSD", 9_999)], default=str
-    )
-
-
 def test_bars_of_the_future_and_between_the_stamps_are_refused(
     tiny: TinyRun, tmp_path: Path
 ) -> None:
@@ -57,7 +64,7 @@ def test_bars_of_the_future_and_between_the_stamps_are_refused(
 
     async def run() -> None:
         async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
-            before = stored(service)
+            before = service.live.online
             for wrong, words, ahead in (
                 ([moved(first, datetime(2099, 1, 1))], "future", 0.0),
                 ([first, second], "future", 15.1),
@@ -71,7 +78,7 @@ def test_bars_of_the_future_and_between_the_stamps_are_refused(
                 assert error["expected"]
                 assert error["fix"]
                 assert f"row {len(wrong)}" in error["where"]
-                assert (stored(service) == before) is True
+                assert service.live.online is before
             # A clock of a zone that is ahead of UTC.
             service.live.clock = lambda: at - timedelta(hours=14)
             assert (await push(client, first, second)).status_code == 200
@@ -165,159 +172,140 @@ def test_the_metrics_of_removed_bars_are_gone(tiny: TinyRun, tmp_path: Path) -> 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("restarted", [False, True])
-def test_bars_are_cut_and_what_is_left_is_as_if_they_had_never_come(
-    tiny: TinyRun, tmp_path: Path, restarted: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("after", [-1, 6, 8])
+@pytest.mark.parametrize("changes", [None, {}, WINDOWED], ids=["alone", "reads others", "windowed"])
+def test_what_is_left_is_as_if_removed_bars_had_never_come(
+    tiny: TinyRun, tmp_path: Path, after: int, changes: dict[str, Any] | None
 ) -> None:
-    monkeypatch.setattr("vaiom.serve.state.SNAPSHOT_EVERY", 3)
-    bars, after = tiny.later["EURUSD"][:12], tiny.later["EURUSD"][6]["datetime"]
+    """Also of bars that a folder brought, and after a restart."""
+    run = tiny.run if changes is None else reading_others(tiny, tmp_path, changes)
+    bars = {each: [bar_row(**bar) for bar in tiny.later[each][:12]] for each in SYMBOLS}
+    stamp = bars["EURUSD"][after].datetime
+    if after < 0:
+        stamp = tiny.history["EURUSD"]["Datetime"][after - 5]
 
-    async def run(state: str, number: int, cut: bool) -> tuple[str, Any, Any]:
-        config = config_of(tiny, tmp_path / state, bars=tiny.bars, api_keys=("secret",))
+    def live(state: str, number: int, **options: Any) -> LiveAssets:
+        assets = live_assets(tiny, tmp_path / state, run=run, **options)
+        for at in range(12):
+            if at < number:
+                assets.push("EURUSD", bars["EURUSD"][at : at + 1])
+            assets.push("XAUUSD", bars["XAUUSD"][at : at + 1])
+        return assets
+
+    cut = live("cut", 12, folder=tiny.bars)
+    assert cut.cut("EURUSD", stamp) == (11 - after if after >= 0 else 12 + 5)
+    if after < 0:
+        whole_folder = tmp_path / "bars"
+        for symbol, frame in tiny.history.items():
+            kept = frame.filter(pl.col("Datetime") <= stamp) if symbol == "EURUSD" else frame
+            write_symbol(whole_folder, symbol, kept)
+    whole = live("whole", after + 1, folder=tiny.bars if after >= 0 else tmp_path / "bars")
+    for _ in range(2):
+        assert_same_streams(cut.online, whole.online)
+        assert cut.bars == whole.bars
+        assert cut.settled["EURUSD"] == whole.settled.get("EURUSD", ())
+        for symbol in SYMBOLS:
+            ours, theirs = (each.newest(symbol) for each in (cut, whole))
+            assert ours is not None
+            assert theirs is not None
+            np.testing.assert_allclose(ours.probs, theirs.probs, atol=1e-6)
+        cut.store.close()
+        cut = live_assets(tiny, tmp_path / "cut", run=run)
+    cut.store.close()
+    whole.store.close()
+
+
+def test_bars_are_removed_over_http(tiny: TinyRun, tmp_path: Path) -> None:
+    bars = tiny.later["EURUSD"]
+    number = len(tiny.history["EURUSD"])
+    path = "/v1/assets/EURUSD/bars?after="
+
+    async def run() -> None:
+        config = config_of(tiny, tmp_path, bars=tiny.bars, api_keys=("secret",))
         async with in_process(config) as (client, _):
-            for each in bars[:number]:
-                assert (await push(client, each)).status_code == 200
-            if not restarted and cut:
-                await remove(client)
-        async with in_process(config) as (client, service):
-            if restarted and cut:
-                await remove(client)
-            history = (await client.get("/v1/assets/EURUSD/history", headers=KEY)).json()
-            forecast = (await client.get("/v1/assets/EURUSD/forecast", headers=KEY)).json()
-            left = json.dumps(service.live.online.to_json())
-            forgotten = await client.delete(
-                "/v1/assets/EURUSD/bars?after=1970-01-01T00:00:00", headers=KEY
-            )
-            stored = {"symbol": "EURUSD", "removed": CONTEXT + 7, "num_bars": 0, "as_of": None}
-            assert forgotten.json() == stored
-            return left, history, forecast
+            assert (await push(client, *bars[:4])).status_code == 200
+            refusal(await client.delete(path + bars[1]["datetime"]), 401)
+            unknown = "/v1/assets/GBPUSD/bars?after=2024-01-01T00:00:00"
+            refusal(await client.delete(unknown, headers=KEY), 404)
+            refusal(await client.delete(path + "yesterday", headers=KEY), 422)
+            answer = await client.delete(path + bars[1]["datetime"], headers=KEY)
+            told = {"symbol": "EURUSD", "removed": 2, "num_bars": number + 2}
+            assert answer.json() == {**told, "as_of": bars[1]["datetime"]}
+            answer = await client.delete(path + "1970-01-01T00:00:00", headers=KEY)
+            told = {"symbol": "EURUSD", "removed": number + 2, "num_bars": 0, "as_of": None}
+            assert answer.json() == told
 
-    async def remove(client: httpx.AsyncClient) -> None:
-        url = f"/v1/assets/EURUSD/bars?after={after}"
-        refusal(await client.delete(url), 401)
-        answer = await client.delete(url, headers=KEY)
-        assert answer.json() == {
-            "symbol": "EURUSD",
-            "removed": 5,
-            "num_bars": 1580 + 7,
-            "as_of": after,
-        }
-        refusal(
-            await client.delete("/v1/assets/GBPUSD/bars?after=2024-01-01T00:00:00", headers=KEY),
-            404,
-        )
-        refusal(await client.delete("/v1/assets/EURUSD/bars?after=yesterday", headers=KEY), 422)
-
-    cut, whole = asyncio.run(run("cut", 12, True)), asyncio.run(run("whole", 7, False))
-    assert (cut[0] == whole[0]) is True
-    assert cut[1]["bars"] == whole[1]["bars"]
-    assert len(cut[1]["forecasts"]) == len(whole[1]["forecasts"]) == 11
-    assert cut[2]["probs"] == pytest.approx(whole[2]["probs"], abs=1e-6)
+    asyncio.run(run())
 
 
 def test_without_keys_nobody_removes_bars(tiny: TinyRun, tmp_path: Path) -> None:
     async def run() -> None:
         async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
-            before = stored(service)
-            error = refusal(
-                await client.delete("/v1/assets/EURUSD/bars?after=2024-01-01T00:00:00"), 401
-            )
+            before = service.live.online
+            path = "/v1/assets/EURUSD/bars?after=2024-01-01T00:00:00"
+            error = refusal(await client.delete(path), 401)
             assert "vaiom state" in error["fix"]
-            assert (stored(service) == before) is True
+            assert service.live.online is before
 
     asyncio.run(run())
 
 
-def live(tiny: TinyRun, state: Path) -> LiveAssets:
-    """What a service has, without the service."""
-    forecaster = Forecaster.load(tiny.run)
-    return LiveAssets(forecaster, Store(state, forecaster.card.sha256), 0.0)
-
-
-def test_a_history_that_is_not_stored_is_not_cut_but_can_be_forgotten(
-    tiny: TinyRun, tmp_path: Path
-) -> None:
-    bars, tmp_path = tmp_path / "bars", tmp_path / "state"
-    write_symbol(bars, "EURUSD", tiny.history["EURUSD"])
-    write_symbol(bars, "XAUUSD", tiny.history["XAUUSD"][:-5])
-    assets = live(tiny, tmp_path)
-    assets.load_folder(bars, 0)
-    last, sooner = (
-        stream.last for stream in (assets.online.streams[symbol] for symbol in ("EURUSD", "XAUUSD"))
-    )
-    for after in (last - timedelta(hours=1), sooner):
-        with pytest.raises(RefusalError, match="no longer stored") as refused:
-            assets.cut("EURUSD", after)
-        assert refused.value.where == "EURUSD"
-    assert assets.online.streams["EURUSD"].last == last
-    assert assets.cut("EURUSD", last) == assets.cut("XAUUSD", sooner) == 0
-    assert assets.cut("EURUSD", datetime(1970, 1, 1)) == CONTEXT
+def test_an_asset_that_was_forgotten_begins_again(tiny: TinyRun, tmp_path: Path) -> None:
+    """With the bars that are pushed then, or with those of the folder at the next start."""
+    assets = live_assets(tiny, tmp_path, folder=tiny.bars)
+    number = len(tiny.history["EURUSD"])
+    assert assets.cut("EURUSD", datetime(1970, 1, 1)) == number
     assert [*assets.online.streams] == ["XAUUSD"]
+    assert assets.newest("EURUSD") is None
+    assets.push("EURUSD", [bar_row(**each) for each in tiny.later["EURUSD"][:3]])
+    assert assets.online.streams["EURUSD"].num_bars == 3
+    assets.cut("EURUSD", datetime(1970, 1, 1))
     assets.store.close()
-    again = live(tiny, tmp_path)
-    assert [*again.online.streams] == ["XAUUSD"]
-    again.load_folder(bars, 0)
-    assert again.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"])
+    again = live_assets(tiny, tmp_path, folder=tiny.bars)
+    assert again.online.streams["EURUSD"].num_bars == number
     again.store.close()
-
-
-def test_what_comes_after_an_asset_was_forgotten_is_kept(tiny: TinyRun, tmp_path: Path) -> None:
-    """Also where the bars that were removed had been the last to arrive."""
-    assets = live(tiny, tmp_path)
-    assets.load_folder(tiny.bars, 0)
-    assets.cut("XAUUSD", datetime(1970, 1, 1))
-    bars = [bar_row(**each) for each in tiny.later["EURUSD"][:3]]
-    assets.push("EURUSD", bars)
-    assert assets.store.num_since_snapshot == 3
-    assets.cut("EURUSD", bars[1].datetime)
-    assert assets.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"]) + 2
-    assert assets.store.num_since_snapshot == 0  # the next start computes nothing again
-    assets.store.close()
 
 
 def test_a_kill_while_a_folder_is_brought_in_leaves_a_state_as_if_undisturbed(
     tiny: TinyRun, tmp_path: Path
 ) -> None:
-    """Before and after every transaction of the start the file is set aside, and a service goes on
-    from there.
+    """Before and after every transaction of the start the files are set aside, and a service goes
+    on from there.
     """
-    whole, aside = live(tiny, tmp_path / "whole"), []
+    forecaster, state = Forecaster.load(tiny.run), tmp_path / "whole"
+    store, aside = Store(state, forecaster.card.sha256), list[Path]()
 
     def keep(statement: str) -> None:
         if statement.startswith(("BEGIN", "COMMIT")):
-            aside.append(shutil.copytree(tmp_path / "whole", tmp_path / str(len(aside))))
+            aside.append(Path(shutil.copytree(state, tmp_path / str(len(aside)))))
 
-    whole.store._db.set_trace_callback(keep)
-    whole.load_folder(tiny.bars, 0)
+    store._db.set_trace_callback(keep)
+    whole = LiveAssets(forecaster, store, 0.0, folder=tiny.bars)
     assert len(aside) >= 4
-    for state in aside:
-        again = live(tiny, state)
-        again.load_folder(tiny.bars, 0)
-        assert (
-            again.online.to_json() == whole.online.to_json()
-        ) is True  # not shown: they are long
+    for each in aside:
+        again = live_assets(tiny, each, folder=tiny.bars)
+        assert_same_streams(again.online, whole.online)
         again.store.close()
-    whole.store.close()
+    store.close()
 
 
 def test_a_cut_that_fails_removes_nothing(
     tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the disk fails only when what is left is read again."""
-    assets = live(tiny, tmp_path)
-    assets.load_folder(tiny.bars, 0)
+    assets = live_assets(tiny, tmp_path, folder=tiny.bars)
     assets.push("EURUSD", [bar_row(**each) for each in tiny.later["EURUSD"][:3]])
-    before = assets.store.last_bars("EURUSD", 9_999)
+    before, online = assets.store.last_bars("EURUSD", 9_999), assets.online
 
     def fails(*_: Any) -> None:
         raise sqlite3.OperationalError("disk I/O error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("vaiom.serve.store.Store._bar", fails)
+        patch.setattr(Store, "bars", fails)
         with pytest.raises(RefusalError, match="nothing was removed"):
             assets.cut("EURUSD", before[-3].datetime)
     assert assets.store.last_bars("EURUSD", 9_999) == before
-    assert assets.online.streams["EURUSD"].last == before[-1].datetime
+    assert assets.online is online
     assert assets.cut("EURUSD", before[-3].datetime) == 2
     assert assets.store.last_bars("EURUSD", 9_999) == before[:-2]
     assets.store.close()
@@ -342,7 +330,8 @@ def test_nothing_is_removed_without_a_record_of_it(
                 error = refusal(await client.delete(url, headers=KEY), 503)
                 assert error["problem"] == "the removal could not be put on record"
                 assert service.live.online.streams["EURUSD"].last.isoformat() == bars[1]["datetime"]
-                assert len(service.store.last_bars("EURUSD", 9_999)) == CONTEXT + 2
+                number = len(tiny.history["EURUSD"])
+                assert len(service.store.last_bars("EURUSD", 9_999)) == number + 2
             answer = await client.delete(url, headers=KEY)
             assert (answer.status_code, answer.json()["removed"]) == (200, 1)
             removal = [
@@ -361,24 +350,15 @@ def test_forecasts_of_the_past_are_not_kept_of_what_was_forgotten_meanwhile(
     tiny: TinyRun, tmp_path: Path
 ) -> None:
     """Also where bars have come again since."""
-    assets = live(tiny, tmp_path)
-    replays = assets.load_folder(tiny.bars, 4)
+    assets = live_assets(tiny, tmp_path, folder=tiny.bars, backfill=4)
+    past = {symbol: assets.past_forecasts(symbol) for symbol in SYMBOLS}
     assets.cut("XAUUSD", datetime(1970, 1, 1))
     assets.push("XAUUSD", [bar_row(**each) for each in tiny.later["XAUUSD"][:3]])
-    assets.settle_replays(
-        replays, assets.forecaster.forecast_consecutive([window for window, _ in replays])
-    )
-    assert {symbol: len(settled) for symbol, settled in assets.settled.items() if settled} == {
-        "EURUSD": 4
-    }
+    for symbol, made in past.items():
+        assets.settle_past(symbol, *made)
+    assert len(assets.settled["EURUSD"]) == 4
+    assert not assets.settled["XAUUSD"]
     assets.store.close()
-
-
-def test_a_disk_that_cannot_be_read_is_told_in_words(tiny: TinyRun, tmp_path: Path) -> None:
-    assets = live(tiny, tmp_path)
-    assets.store._db.close()
-    with pytest.raises(RefusalError, match="could not be read"):
-        assets.store.last_bars("EURUSD", 1)
 
 
 def test_the_command_looks_cuts_and_rebuilds(
@@ -399,45 +379,36 @@ def test_the_command_looks_cuts_and_rebuilds(
     state, bars = tmp_path / "state", [bar_row(**each) for each in tiny.later["EURUSD"][:4]]
     assert "no such state" in vaiom(state)[2]
     assert not state.exists()
-    assets = live(tiny, state)
-    assets.load_folder(tiny.bars, 0)
+    assets = live_assets(tiny, state, folder=tiny.bars)
     assets.push("EURUSD", bars[:2])
-    whole = assets.online.to_json()
+    whole = assets.online
     assets.push("EURUSD", bars[2:])
     code, _, said = vaiom(state)
     assert (code, "one service holds" in said) == (2, True)
-    assets.try_snapshot()
     assets.store.close()
     eurusd, xauusd = shown()
-    folder_end, after = (
-        each.isoformat() for each in (tiny.history["EURUSD"]["Datetime"][-1], bars[1].datetime)
-    )
-    assert (eurusd["bars"], xauusd["bars"]) == (CONTEXT + 4, CONTEXT)
-    assert (eurusd["last"], eurusd["seeded_to"]) == (bars[3].datetime.isoformat(), folder_end)
-    code, _, said = vaiom(state, "--after", folder_end[:10], "--symbol", "EURUSD")
-    assert (code, "no longer stored" in said, shown()) == (2, True, [eurusd, xauusd])
-    unasked = json.loads(vaiom(state, "--json")[1])
-    assert unasked["removed"] == 0
+    numbers = {symbol: len(frame) for symbol, frame in tiny.history.items()}
+    first = tiny.history["EURUSD"]["Datetime"][0].isoformat()
+    last, after = (bars[at].datetime.isoformat() for at in (3, 1))
+    stored = {"symbol": "EURUSD", "bars": numbers["EURUSD"] + 4, "first": first, "last": last}
+    assert eurusd == {**stored, "settled": 2}
+    assert xauusd["bars"] == numbers["XAUUSD"]
+    assert json.loads(vaiom(state, "--json")[1])["removed"] == 0
     code, _, said = vaiom(state)
     assert (code, said) == (0, "")
     assert "no such asset is stored" in vaiom(state, "--symbol", "GBPUSD")[2]
     record = ForecastLedger(tmp_path / "ledger.jsonl", "")
-    code, _, said = vaiom(
-        state, "--after", after, "--ledger", record.file
-    )  # the service still writes it
+    # The service still writes the ledger.
+    code, _, said = vaiom(state, "--after", after, "--ledger", record.file)
     assert (code, "another process is writing" in said, shown()) == (2, True, [eurusd, xauusd])
     record.close()
     code, _, said = vaiom(state, "--after", after, "--ledger", record.file)
     assert (code, said) == (0, "2 bars removed\n")
-    removals = [Removal(symbol=symbol, after=bars[1].datetime) for symbol in ("EURUSD", "XAUUSD")]
+    removals = [Removal(symbol=symbol, after=bars[1].datetime) for symbol in SYMBOLS]
     assert [entry for _, entry in read_ledger(record.file)] == removals
-    assert shown() == [{**eurusd, "bars": CONTEXT + 2, "last": after, "scored": 1}, xauusd]
-    again = live(tiny, state)
-    again.try_snapshot()
-    assert again.store.num_since_snapshot == 0
-    again.store.close()
+    left = {**eurusd, "bars": numbers["EURUSD"] + 2, "last": after, "settled": 1}
+    assert shown() == [left, xauusd]
     assert vaiom(state, "--rebuild")[0] == 0
-    again = live(tiny, state)
-    assert again.store.num_since_snapshot == 2
-    assert (again.online.to_json() == whole) is True
+    again = live_assets(tiny, state)
+    assert_same_streams(again.online, whole)
     again.store.close()

@@ -191,6 +191,6 @@ def results(service: Service) -> tuple[Any, ...]:
     return (
         {symbol: [tuple(bar) for bar in own] for symbol, own in bars.items()},
         {symbol: {each.as_of: each for each in live.settled[symbol]} for symbol in SYMBOLS},
-        live.online.to_json(),
+        {symbol: stream.recursion.to_json() for symbol, stream in live.online.streams.items()},
         [dist.to_dict() for symbol in SYMBOLS if (dist := live.newest(symbol))],
     )

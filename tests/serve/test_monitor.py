@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaiom.corpus.tokenizer import fit_shape
-from vaiom.distribution.returns import ReturnDistribution
+from vaiom.distribution.buckets import BucketDistribution
 from vaiom.features.fields import ANY_MASK, BAD_RETURN
 from vaiom.forecast.bars import seconds_of
 from vaiom.serve.follow import FeedHealth
@@ -28,33 +27,6 @@ from vaiom.serve.schemas import Drift, SettledForecast
 NOW = datetime(2025, 3, 3, 10)
 EDGES = np.array([-np.inf, *np.linspace(-3, 3, 15), np.inf])
 ANY_FLAG, BAD_FLAG = (int(bits) & -int(bits) for bits in (ANY_MASK, BAD_RETURN))
-
-
-def forecast(probs: np.ndarray, sigma: float = 1e-3) -> ReturnDistribution:
-    return ReturnDistribution(
-        symbol="EURUSD",
-        probs=probs / probs.sum(),
-        edges=EDGES,
-        sigma=sigma,
-        shape=fit_shape(EDGES, np.empty(0)),
-        prob_zero=0.0,
-        as_of=NOW,
-        target_time=NOW + timedelta(hours=1),
-        stale_since=NOW + timedelta(hours=2),
-        context=9,
-    )
-
-
-def rows(flags: int = 0, log_ret: float = 0.0, bucket: int = 0) -> dict[str, Any]:
-    """The last row matters alone."""
-    stamps = [seconds_of(NOW), seconds_of(NOW + timedelta(hours=3))]
-    columns = {
-        "timestamp": stamps,
-        "flags": [0, flags],
-        "log_ret": [9.0, log_ret],
-        "return_bucket": [1, bucket],
-    }
-    return {name: np.array(column) for name, column in columns.items()}
 
 
 def scored(
@@ -74,51 +46,61 @@ def scored(
 
 
 def test_a_bar_scores_the_forecast_before_it() -> None:
-    probs = np.arange(1.0, 17)
-    probs[3] = 0.0
-    dist, wide = forecast(probs), forecast(probs[::-1], sigma=2e-3)
-    frequency = FrequencyBaseline(16, [*range(16)])
-    assert (frequency.name, settle([], frequency)) == ("Train shares", [])
-    due = [
-        (dist, rows(), rows(log_ret=1e-3, bucket=11)),
-        (wide, rows(), rows(log_ret=-2e-3, bucket=4)),
-        (dist, rows(), rows(log_ret=0.0, bucket=4)),
-        (dist, rows(flags=ANY_FLAG), rows(log_ret=1e-3, bucket=11)),
-        (dist, rows(), rows(flags=BAD_FLAG, log_ret=math.nan)),
-    ]
-    made = settle(due, frequency, replayed=True)
-    for (own, _, after), each in zip(due, made, strict=True):
-        assert (each.as_of, each.target_time, each.replayed) == (
-            NOW,
-            NOW + timedelta(hours=3),
-            True,
-        )
-        assert each.quantiles == {str(q): own.quantile(q) for q in (0.05, 0.25, 0.5, 0.75, 0.95)}
-        move = float(after["log_ret"][-1])
+    probs = np.tile(np.arange(1.0, 17), (5, 1))
+    probs[:, 3] = 0.0
+    probs[1] = probs[1, ::-1]
+    probs /= probs.sum(axis=1, keepdims=True)
+    sigma = np.array([1e-3, 2e-3, 1e-3, 1e-3, 1e-3])
+    dists = BucketDistribution(probs=probs, sigma=sigma, shape=fit_shape(EDGES, np.empty(0)))
+    hour = np.uint32(seconds_of(NOW))
+    before = {"timestamp": np.full(5, hour), "flags": np.array([0, 0, 0, ANY_FLAG, 0], np.uint8)}
+    after = {
+        "timestamp": np.full(5, hour + 3 * 3_600),
+        "flags": np.array([0, 0, 0, 0, BAD_FLAG], np.uint8),
+        "log_ret": np.array([1e-3, -2e-3, 0.0, 1e-3, np.nan]),
+        "return_bucket": np.array([11, 4, 4, 11, 0], np.uint8),
+    }
+    frequency = FrequencyBaseline(16, {})
+    frequency.count_train("EURUSD", np.repeat(np.arange(1, 17), range(16)))
+    made = settle(dists, before, after, frequency, replayed=True)
+    quantiles = dists.quantile((0.05, 0.25, 0.5, 0.75, 0.95))
+    for each, fan, move in zip(made, quantiles, after["log_ret"], strict=True):
+        assert (each.as_of, each.target_time) == (NOW, NOW + timedelta(hours=3))
+        assert [*each.quantiles.items()] == [
+            *zip(("0.05", "0.25", "0.5", "0.75", "0.95"), fan, strict=True)
+        ]
+        assert each.replayed
         assert each.log_return == (None if math.isnan(move) else move)
-    for (own, _, after), each, bucket in zip(due, made, (11, 4, 4), strict=False):
-        assert (each.bucket, each.pit) == (bucket, own.cdf(float(after["log_ret"][-1])))
-        assert each.model_bits == -math.log2(max(own.probs[bucket - 1], 1e-12))
-        assert each.frequency_bits == pytest.approx(
-            -math.log2((bucket - 1 + 1) / (sum(range(16)) + 16))
-        )
+    pits = dists.cdf(np.nan_to_num(after["log_ret"]))
+    for number, bucket in enumerate((11, 4, 4)):
+        each = made[number]
+        assert (each.bucket, each.pit) == (bucket, pits[number])
+        share = max(probs[number, bucket - 1], 1e-12)
+        assert each.model_bits == pytest.approx(-math.log2(share))
+        assert each.frequency_bits == pytest.approx(-math.log2(bucket / (sum(range(16)) + 16)))
     for each in made[3:]:
-        assert (each.bucket, each.pit, each.model_bits, each.frequency_bits) == (
-            0,
-            None,
-            None,
-            None,
-        )
-    assert not settle(due, frequency)[0].replayed
+        assert each.bucket == 0
+        assert each.pit is each.model_bits is each.frequency_bits is None
+    assert not settle(dists, before, after, frequency)[0].replayed
 
 
 def test_frequency_learns_from_scored_bars_unless_train_was_counted() -> None:
     bars = [scored(1.0, 1.0, bucket=2), scored(None, None, bucket=0), scored(1.0, 1.0, bucket=2)]
-    for counts, share in ((None, 3 / 18), ([4] * 16, 5 / 80)):
-        frequency = FrequencyBaseline(16, counts)
-        frequency.learn(bars)
-        assert frequency.bits(2) == pytest.approx(-math.log2(share))
-    assert FrequencyBaseline(16, None).name == "shares of the scored bars"
+    buckets = np.array([2, 5])
+    frequency = FrequencyBaseline(16, {5: 1})
+    frequency.learn(bars)
+    assert frequency.name == "shares of the scored bars"
+    np.testing.assert_allclose(frequency.bits(buckets), -np.log2([3 / 19, 2 / 19]))
+    frequency.count_train("EURUSD", np.empty(0, np.uint8))
+    assert frequency.name == "shares of the scored bars"
+    for symbol in ("EURUSD", "XAUUSD"):
+        frequency.count_train(symbol, np.repeat(np.arange(1, 17), 2))
+    assert frequency.name == "Train shares"
+    frequency.count_train("XAUUSD", np.array([2]))
+    np.testing.assert_allclose(frequency.bits(buckets), -np.log2([6 / 81, 5 / 81]))
+    for symbol in ("EURUSD", "XAUUSD"):
+        frequency.reset(symbol, {2: 1})
+    np.testing.assert_allclose(frequency.bits(buckets), -np.log2([2 / 17, 1 / 17]))
 
 
 @given(st.lists(st.one_of(st.none(), st.tuples(st.floats(0, 9), st.floats(0, 9))), max_size=30))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from serve_runs import SYMBOLS, TinyRun, bar_row, config_of, in_process, reading_others
+from serve_runs import SYMBOLS, TinyRun, bar_row, config_of, in_process, live_assets, reading_others
 
 from vaiom.auditing.forecasts import prove_ledger
 from vaiom.auditing.proof import FAILED, PASSED
@@ -24,8 +24,6 @@ from vaiom.files import sha256_file, sha256_of
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import Commitment, ForecastLedger, Settlement, read_ledger
 from vaiom.market.folder import read_bars, write_symbol
-from vaiom.serve.state import LiveAssets
-from vaiom.serve.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +80,7 @@ def test_bars_that_came_together_are_seen_together(
         list[Any](),
     )
     ledger = ForecastLedger(tmp_path / "ledger.jsonl", forecaster.card.sha256)
-    live = LiveAssets(forecaster, Store(tmp_path, forecaster.card.sha256), 0.0, ledger)
-    live.load_folder(tiny.bars, backfill=0)
+    live = live_assets(tiny, tmp_path, ledger=ledger, folder=tiny.bars)
     monkeypatch.setattr(
         ledger, "settle", lambda *outcomes: seen.append((len(outcomes), live.assets()))
     )

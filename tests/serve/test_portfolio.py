@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from serve_runs import SYMBOLS, TinyRun, config_of, in_process, reading_others
+from serve_runs import SYMBOLS, TinyRun, config_of, in_process, live_assets, reading_others
 
 from vaiom.codec import to_json
 from vaiom.distribution.dependence import Dependence
 from vaiom.files import write_json
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.run import Run
-from vaiom.serve.app import Service
 
 
 @pytest.fixture(scope="module")
@@ -83,18 +83,41 @@ def test_a_portfolio_of_live_assets(joined: TinyRun, tiny: TinyRun, tmp_path: Pa
     asyncio.run(ask())
 
 
+def test_a_portfolios_risk_is_the_same_after_a_restart(joined: TinyRun, tmp_path: Path) -> None:
+    """The stored bars decide it, whether they came as history, one by one, or both."""
+    body = {"positions": {"EURUSD": 1e6, "XAUUSD": -2e5}}
+    state = tmp_path / "state"
+
+    async def ask(number: int) -> list[float]:
+        found = []
+        async with in_process(config_of(joined, state, bars=joined.bars, backfill=0)) as (
+            client,
+            _,
+        ):
+            for at in range(number + 1):
+                answer = (await client.post("/v1/portfolio", json=body)).json()
+                found.append(answer["value_at_risk"])
+                for symbol in SYMBOLS if at < number else ():
+                    pushed = {"bars": joined.later[symbol][at : at + 1]}
+                    await client.post(f"/v1/assets/{symbol}/bars", json=pushed)
+        return found
+
+    *_, before = asyncio.run(ask(3))
+    [after] = asyncio.run(ask(0))
+    assert after == pytest.approx(before, rel=1e-6)
+
+
 def test_one_position_is_judged_beside_all_assets_that_the_model_reads(
     joined: TinyRun, tmp_path: Path
 ) -> None:
     """As by `vaiom risk`: correlations depend on which assets are joined."""
-    fit = Dependence.read(Run(joined.run).dependence, load_checkpoint(Run(joined.run).best).sha256)
-    for run, expected in (
-        (joined.run, ("EURUSD",)),
-        (reading_others(joined, tmp_path, {}), SYMBOLS),
-    ):
-        service = Service(
-            config_of(joined, tmp_path / f"live-{run.stem}", run=run, bars=joined.bars, backfill=0)
-        )
-        service.forecaster.dependence = fit
-        assert service.live.joint(["EURUSD"], 1).symbols == expected
-        service.store.close()
+    others = reading_others(joined, tmp_path, {})
+    best = Run(others.parent).best
+    others.rename(best)
+    fitted = json.loads(Run(joined.run).dependence.read_text())
+    fitted["checkpoint_sha256"] = load_checkpoint(best).sha256
+    write_json(Run(best.parent).dependence, fitted)
+    for number, (run, expected) in enumerate([(joined.run, ("EURUSD",)), (best, SYMBOLS)]):
+        live = live_assets(joined, tmp_path / str(number), run=run, folder=joined.bars)
+        assert live.joint(["EURUSD"], 1).symbols == expected
+        live.store.close()

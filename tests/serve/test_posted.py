@@ -250,7 +250,7 @@ def test_past_bars_are_forecast_in_one_pass_of_their_asset(
             return {symbol: service.live.settled[symbol] for symbol in tiny.history}
 
     settled = asyncio.run(serve())
-    assert passes == [CONTEXT + number - 1] * len(tiny.history)
+    assert passes == [CONTEXT + number] * len(tiny.history)
     monkeypatch.undo()
     forecaster = Forecaster.load(run)
     for symbol, each in settled.items():

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-import json
 import select
 import shutil
 import signal
@@ -27,6 +26,7 @@ import uvicorn
 from serve_runs import SYMBOLS, TinyRun, as_json, config_of, subprocess_server
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from forecast.streams import assert_same_streams
 from vaiom.cli.forecast import serve
 from vaiom.cli.main import main
 from vaiom.errors import ConfigError
@@ -99,10 +99,7 @@ def test_a_kill_under_load_loses_no_acknowledged_bar(
         for bar in tiny.later[symbol][:kept]:
             stored = {**bar, "datetime": datetime.fromisoformat(bar["datetime"])}
             plain.push(symbol, stored, forecast=False)
-    ours, theirs = (online.to_json()["assets"] for online in (restarted.live.online, plain))
-    assert {symbol: json.dumps(ours[symbol]) for symbol in SYMBOLS} == {
-        symbol: json.dumps(theirs[symbol]) for symbol in SYMBOLS
-    }
+    assert_same_streams(restarted.live.online, plain)
     restarted.store.close()
 
     for symbol, bars in tiny.later.items():

@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from concurrent.futures import wait
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,22 +28,25 @@ from serve_runs import (
     as_json,
     bar_row,
     config_of,
+    failing_disk,
     in_process,
+    live_assets,
     reading_others,
 )
 
+from forecast.streams import assert_same_streams
 from training.tiny_runs import SPLITS
 from vaiom.baselines.counts import Frequency
 from vaiom.corpus.store import open_corpus
 from vaiom.errors import DataError
 from vaiom.forecast.backend import TOLERANCE
-from vaiom.forecast.bars import moment_of
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.stream import OnlineForecaster
 from vaiom.market.folder import write_symbol
-from vaiom.serve.app import Service
-from vaiom.serve.schemas import PushRequest, RefusalError
-from vaiom.serve.state import Pushed
+from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
+from vaiom.serve.follow import BarRow
+from vaiom.serve.monitor import WINDOW
+from vaiom.serve.schemas import PushAnswer, PushRequest, RefusalError
 
 
 def near(one: list[float], other: list[float]) -> bool:
@@ -279,26 +283,24 @@ def test_bars_of_several_assets_are_taken_together(
             )
             assert isinstance(late, RefusalError)
             assert late.status == 409
-            assert isinstance(next_one, Pushed)
+            assert isinstance(next_one, PushAnswer)
             assert live.online.streams["XAUUSD"].num_bars == before
-            store._db.execute("PRAGMA query_only=ON")
             after = live.online
-            refused = live.push_all(
-                [(symbol, [bar_row(**tiny.later[symbol][9])]) for symbol in SYMBOLS]
-            )
+            last = [(symbol, [bar_row(**tiny.later[symbol][9])]) for symbol in SYMBOLS]
+            with failing_disk(store):
+                refused = live.push_all(last)
             assert [getattr(each, "status", None) for each in refused] == [503, 503]
             assert live.online is after
-            store._db.execute("PRAGMA query_only=OFF")
             return answers
 
     alone, both = asyncio.run(ask(1)), asyncio.run(ask(2))
     for one, other in zip(alone[-2:], both[-2:], strict=True):
-        assert one.settled.as_of == other.settled.as_of
-        assert one.settled.pit == pytest.approx(other.settled.pit, abs=1e-6)
+        assert one.scored.as_of == other.scored.as_of
+        assert one.scored.pit == pytest.approx(other.scored.pit, abs=1e-6)
     # The second of a stamp has read the first either way.
-    assert near(alone[-1].forecast["probs"], both[-1].forecast["probs"])
-    assert both[-2].forecast["missing_assets"] == []
-    assert alone[-2].forecast["missing_assets"] == ["XAUUSD"]
+    assert near(alone[-1].forecast.probs, both[-1].forecast.probs)
+    assert both[-2].forecast.missing_assets == []
+    assert alone[-2].forecast.missing_assets == ["XAUUSD"]
 
 
 def test_every_asset_has_its_chance_of_a_rise_after_bars_of_others(
@@ -375,110 +377,83 @@ def test_live_bars_are_scored_and_forecast(tiny: TinyRun, tmp_path: Path) -> Non
     )
 
 
-def test_a_restart_goes_on_to_the_bit(
-    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stopped and started again after every few bars, with snapshots in between, against one that
-    never stops.
-    """
-    monkeypatch.setattr("vaiom.serve.state.SNAPSHOT_EVERY", 5)
+def test_a_restart_goes_on_to_the_bit(tiny: TinyRun, tmp_path: Path) -> None:
+    """Stopped and started again after every few bars, against one that never stops."""
     bars = tiny.later["XAUUSD"][:17]
 
-    async def serve(state: Path, part: list[dict[str, Any]]) -> tuple[str, Any]:
+    async def serve(state: Path, part: list[dict[str, Any]]) -> tuple[OnlineForecaster, Any]:
         async with in_process(config_of(tiny, state, bars=tiny.bars)) as (client, service):
             for bar in part:
                 assert (await push(client, "XAUUSD", bar)).status_code == 200
             history = (await client.get("/v1/assets/XAUUSD/history")).json()
-            # As a crash would leave it: what `stop` writes down is not there.
-            monkeypatch.setattr(service.live, "try_snapshot", lambda: None)
-            return json.dumps(service.live.online.to_json()), history
+            return service.live.online, history
 
     whole, shown = asyncio.run(serve(tmp_path / "whole", bars))
     for start in range(0, len(bars), 4):
         pieces, again = asyncio.run(serve(tmp_path / "pieces", bars[start : start + 4]))
-    assert pieces == whole
+    assert_same_streams(pieces, whole)
     assert again["bars"] == shown["bars"]
+    approximate = ("model_bits", "pit", "quantiles")
     for one, other in zip(again["forecasts"], shown["forecasts"], strict=True):
-        assert one == {
-            **other,
-            **{k: pytest.approx(other[k], abs=1e-4) for k in ("model_bits", "pit", "quantiles")},
-        }
+        near = {name: pytest.approx(other[name], abs=1e-4) for name in approximate}
+        assert one == {**other, **near}
 
 
-def test_only_forecasts_that_are_asked_for_are_made(
-    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder costs none, a push of several bars those before and after it, and a start from what
-    is stored none.
-    """
-    made, real = [], Forecaster.forecast
-
-    def count(self: Forecaster, windows: Any, *more: Any, **named: Any) -> Any:
-        every = list(windows)
-        made.append(len(every))
-        return real(self, every, *more, **named)
-
-    monkeypatch.setattr(Forecaster, "forecast", count)
-    service = Service(config_of(tiny, tmp_path, bars=tiny.bars, backfill=9))
-    assert (made, len(service.replays)) == ([], 18)
-    service.live.push("EURUSD", [bar_row(**each) for each in tiny.later["EURUSD"][:5]])
-    assert made == [1, 1]
-    service.store.close()
-    again = Service(config_of(tiny, tmp_path))
-    assert (made, again.store.num_since_snapshot) == ([1, 1], 5)
+def test_train_shares_are_those_of_the_stored_bars(tiny: TinyRun, tmp_path: Path) -> None:
+    """Also of bars that were pushed; those of a removed asset are gone."""
+    frame = tiny.history["EURUSD"].head(CONTEXT + 30)
+    write_symbol(tmp_path / "bars", "EURUSD", frame.head(CONTEXT + 4))
+    live = live_assets(tiny, tmp_path / "state", folder=tmp_path / "bars")
+    counts = live.frequency.counts
+    assert (len(counts), counts.sum(), counts[-1]) == (16, 4, 0)
+    live.push("EURUSD", [*map(BarRow._make, frame[CONTEXT + 4 : CONTEXT + 20].iter_rows())])
+    live.push("EURUSD", [*map(BarRow._make, frame[CONTEXT + 20 : CONTEXT + 21].iter_rows())])
+    assert live.frequency.counts.sum() == 21
+    live.store.close()
+    again = live_assets(tiny, tmp_path / "state")
+    np.testing.assert_array_equal(again.frequency.counts, live.frequency.counts)
+    assert again.frequency.name == "Train shares"
+    again.cut("EURUSD", datetime(1970, 1, 1))
+    assert again.frequency.name == "shares of the scored bars"
     again.store.close()
 
 
-def test_train_shares_are_counted_where_no_bar_has_the_largest_move(
-    tiny: TinyRun, tmp_path: Path
+@pytest.mark.parametrize("scored_from_train", [False, True])
+def test_the_last_bars_of_a_folder_are_scored_but_for_those_that_were_learned_from(
+    tiny: TinyRun, tmp_path: Path, scored_from_train: bool
 ) -> None:
-    write_symbol(tmp_path / "bars", "EURUSD", tiny.history["EURUSD"].head(CONTEXT + 4))
-    service = Service(config_of(tiny, tmp_path / "state", bars=tmp_path / "bars"))
-    counts = service.store.fact("train_counts")
-    assert (len(counts), sum(counts), counts[-1]) == (16, 4, 0)
-    service.store.close()
+    """Of each asset, also of one whose bars end long before the others'."""
+    history = {"EURUSD": tiny.history["EURUSD"], "XAUUSD": tiny.history["XAUUSD"][:-60]}
+    for symbol, frame in history.items():
+        write_symbol(tmp_path / "bars", symbol, frame)
+    held_out = int((history["EURUSD"]["Datetime"] >= SPLITS.train_end).sum())
+    number = held_out + 30 if scored_from_train else 5
+    live = live_assets(tiny, tmp_path / "state", folder=tmp_path / "bars", backfill=number)
+    for symbol, frame in history.items():
+        live.settle_past(symbol, *live.past_forecasts(symbol))
+        stamps = frame.filter(pl.col("Datetime") >= SPLITS.train_end)["Datetime"].to_list()
+        assert [each.target_time for each in live.settled[symbol]] == stamps[-min(number, WINDOW) :]
+    assert not live.replays
+    undisturbed = live.forecaster.online()
+    undisturbed.extend_many(history)
+    assert_same_streams(live.online, undisturbed)
+    live.store.close()
 
 
-def test_no_bar_that_was_learned_from_is_forecast_again(tiny: TinyRun, tmp_path: Path) -> None:
-    stamps = tiny.history["EURUSD"]["Datetime"]
-    held_out = int((stamps >= SPLITS.train_end).sum())
-    service = Service(config_of(tiny, tmp_path, bars=tiny.bars, backfill=held_out + 30))
-    settled_by = [
-        moment_of(int(after["timestamp"][-1]))
-        for window, after in service.replays
-        if window.symbol == "EURUSD"
-    ]
-    assert settled_by == stamps.to_list()[-held_out:]
-    service.store.close()
-
-
-def test_each_asset_has_its_last_bars_forecast_again(tiny: TinyRun, tmp_path: Path) -> None:
-    """Also one whose bars end long before the others'."""
-    write_symbol(tmp_path / "bars", "EURUSD", tiny.history["EURUSD"])
-    write_symbol(tmp_path / "bars", "XAUUSD", tiny.history["XAUUSD"][:-60])
-    service = Service(config_of(tiny, tmp_path / "state", bars=tmp_path / "bars", backfill=5))
-    for symbol, ends in (("EURUSD", None), ("XAUUSD", -60)):
-        again = [
-            moment_of(int(after["timestamp"][-1]))
-            for window, after in service.replays
-            if window.symbol == symbol
-        ]
-        assert again == tiny.history[symbol]["Datetime"].to_list()[:ends][-5:]
-    undisturbed = OnlineForecaster(service.forecaster)
-    undisturbed.extend_many(
-        {"EURUSD": tiny.history["EURUSD"], "XAUUSD": tiny.history["XAUUSD"][:-60]}
-    )
-    assert service.live.online.to_json() == undisturbed.to_json()
-    service.store.close()
-
-
-def test_a_state_of_another_model_is_refused(tiny: TinyRun, tmp_path: Path) -> None:
-    config = config_of(tiny, tmp_path)
-    service = Service(config)
-    service.store.set_fact("identity", {**service.store.fact("identity"), "context": 99})
-    service.store.close()
-    with pytest.raises(DataError, match="another model"):
-        Service(config)
+def test_a_state_serves_any_model_of_its_timeframe(tiny: TinyRun, tmp_path: Path) -> None:
+    """The other starts from the same bars, without the scores of the first."""
+    live_assets(tiny, tmp_path, folder=tiny.bars).store.close()
+    trained = load_checkpoint(tiny.run / "best.safetensors")
+    files = {timeframe: tmp_path / f"{timeframe}.safetensors" for timeframe in ("1h", "4h")}
+    for timeframe, file in files.items():
+        tokenizer = replace(trained.tokenizer, timeframe=timeframe)
+        save_checkpoint(file, trained.model, tokenizer, replace(trained.provenance, seed=99))
+    other = live_assets(tiny, tmp_path, run=files["1h"])
+    assert other.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"])
+    other.store.close()
+    with pytest.raises(DataError, match="another timeframe") as refused:
+        live_assets(tiny, tmp_path, run=files["4h"])
+    assert (refused.value.expected, refused.value.got) == ("4h", "1h")
 
 
 def test_the_folder_brings_the_bars_that_a_state_lacks(tiny: TinyRun, tmp_path: Path) -> None:
@@ -487,8 +462,8 @@ def test_the_folder_brings_the_bars_that_a_state_lacks(tiny: TinyRun, tmp_path: 
             client,
             service,
         ):
-            counts = service.store.fact("train_counts")
-            assert sum(counts) > len(tiny.history["EURUSD"])
+            counts = service.live.frequency.counts
+            assert counts.sum() > len(tiny.history["EURUSD"])
         grown = tmp_path / "bars"
         frame = tiny.history["EURUSD"]
         more = frame.tail(3).with_columns(
@@ -496,7 +471,7 @@ def test_the_folder_brings_the_bars_that_a_state_lacks(tiny: TinyRun, tmp_path: 
         )
         write_symbol(grown, "EURUSD", frame.vstack(more))
         async with in_process(config_of(tiny, tmp_path / "state", bars=grown)) as (client, service):
-            assert service.store.fact("train_counts") == counts  # of the folder that came first
+            np.testing.assert_array_equal(service.live.frequency.counts, counts)
             answer = (await client.get("/v1/assets")).json()
             assets, about = (
                 answer["assets"],
@@ -520,11 +495,9 @@ def test_a_folder_with_other_prices_is_said_to_be(
     other = frame.with_columns(pl.when(last).then(1.5).otherwise("Close").alias("Close"))
     for number, bars in enumerate((frame, frame, other)):
         write_symbol(tmp_path / "bars", "EURUSD", bars)
-        service = Service(config_of(tiny, tmp_path / "state", bars=tmp_path / "bars", backfill=0))
-        assert [bar.close for bar in service.live.bars["EURUSD"]][-2:] == frame["Close"][
-            -2:
-        ].to_list()
-        service.store.close()
+        live = live_assets(tiny, tmp_path / "state", folder=tmp_path / "bars")
+        assert [bar.close for bar in live.bars["EURUSD"]][-2:] == frame["Close"][-2:].to_list()
+        live.store.close()
         said = f"EURUSD: 2 bars of {tmp_path / 'bars'} differ from the stored ones, which stay"
         assert [each.message.startswith(said) for each in caplog.records] == [True] * (number == 2)
 

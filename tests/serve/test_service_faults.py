@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -52,7 +51,7 @@ def test_backfill_goes_on_when_the_service_was_too_busy(
     def start(self: Service) -> None:
         real(self)
         if where == "disk":
-            self.live.settle_replays = failing(self.live.settle_replays, 3, busy)  # type: ignore[method-assign]
+            self.live.settle_past = failing(self.live.settle_past, 3, busy)  # type: ignore[method-assign]
         else:
             make, left = self._in_model_thread, 12
 
@@ -70,7 +69,7 @@ def test_backfill_goes_on_when_the_service_was_too_busy(
     async def run() -> int:
         config = config_of(tiny, tmp_path, bars=tiny.bars, backfill=20, max_waiting=3)
         async with in_process(config) as (client, service):
-            assert not service.replays
+            assert not service.live.replays
             history = await client.get("/v1/assets/EURUSD/history")
             return len(history.json()["forecasts"])
 
@@ -91,7 +90,7 @@ def test_a_service_that_stops_waits_for_no_forecasts_of_the_past(
             loop.call_soon_threadsafe(tried.set)
             raise RefusalError(503, "the disk is full", retry_after=3_600)
 
-        service.live.settle_replays = fails  # type: ignore[method-assign]
+        service.live.settle_past = fails  # type: ignore[method-assign]
         service.start()
         await tried.wait()
         assert service.is_ready
@@ -111,8 +110,8 @@ def test_forecasts_of_the_past_that_cannot_be_made_cost_no_others(
     async def run() -> list[int]:
         service = Service(config_of(tiny, tmp_path, bars=tiny.bars, backfill=20))
         service.start()
-        settle = failing(service.live.settle_replays, 1, RuntimeError("a bug"))
-        service.live.settle_replays = settle  # type: ignore[method-assign]
+        settle = failing(service.live.settle_past, 1, RuntimeError("a bug"))
+        service.live.settle_past = settle  # type: ignore[method-assign]
         await service._warming_up
         made = [len(service.live.settled.get(symbol, ())) for symbol in SYMBOLS]
         await service.stop()
@@ -183,49 +182,6 @@ def test_a_model_that_cannot_forecast_ends_the_service(
     with pytest.raises(RuntimeError, match="a broken model"):
         serve(config_of(tiny, tmp_path, bars=tiny.bars), "127.0.0.1", 0, lambda address: None)
     assert "first forecasts failed" in caplog.text
-
-
-def test_a_snapshot_that_cannot_be_written_costs_no_bar(
-    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("vaiom.serve.state.SNAPSHOT_EVERY", 2)
-    tried = 0
-
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
-
-            def fails(*_: Any) -> None:
-                nonlocal tried
-                tried += 1
-                raise RefusalError(503, "the disk is full", retry_after=10)
-
-            with monkeypatch.context() as patch:
-                patch.setattr(service.store, "put_snapshot", fails)
-                for bar in tiny.later["EURUSD"][:5]:
-                    answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [bar]})
-                    assert answer.status_code == 200
-            assert tried == 2  # not at every bar
-            assert "the disk is full" in caplog.text
-            answer = await client.post(
-                "/v1/assets/EURUSD/bars", json={"bars": tiny.later["EURUSD"][5:6]}
-            )
-            assert answer.status_code == 200
-            assert service.store.num_since_snapshot == 0
-
-    asyncio.run(run())
-
-
-def test_a_full_disk_at_the_end_is_told_in_words(
-    tiny: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (_, service):
-            service.store._db.execute("PRAGMA query_only=ON")
-
-    with caplog.at_level(logging.ERROR):
-        asyncio.run(run())
-    assert "where the assets stand could not be stored" in caplog.text
-    assert all(record.exc_info is None for record in caplog.records)
 
 
 def test_unknown_symbols_leave_nothing_behind(tiny: TinyRun, tmp_path: Path) -> None:

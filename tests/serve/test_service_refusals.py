@@ -16,9 +16,10 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from serve_runs import TinyRun, as_json, config_of, in_process
+from serve_runs import TinyRun, as_json, config_of, failing_disk, in_process
 
 import vaiom
+from forecast.streams import assert_same_streams
 from vaiom.errors import ConfigError
 from vaiom.serve.app import Service, make_app
 from vaiom.serve.middleware import LimitMiddleware, RateLimit
@@ -41,7 +42,7 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
 
     async def run() -> None:
         async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
-            state = json.dumps(service.live.online.to_json())
+            state = service.live.online.copy()
 
             async def forecast(**changes: Any) -> httpx.Response:
                 return await client.post(
@@ -116,7 +117,7 @@ def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) 
             refusal(await push(first, first), 409)
             soon = {**second, "datetime": first["datetime"][:14] + "30:00"}
             assert "row 2" in refusal(await push(first, soon), 422)["where"]
-            assert json.dumps(service.live.online.to_json()) == state
+            assert_same_streams(service.live.online, state)
             accepted = await push(first, {**second, "close": None})
             assert accepted.status_code == 200
             assert accepted.json()["forecast"]["stale"]
@@ -136,7 +137,7 @@ def test_nothing_is_forecast_taken_or_removed_until_the_service_is_ready(
         async with httpx.AsyncClient(
             transport=transport, base_url="http://localhost", headers=keys
         ) as client:
-            before = json.dumps(service.live.online.to_json())
+            before = service.live.online.copy()
             for method, path, body in (
                 ("POST", "/v1/forecast", {"symbol": "EURUSD", "bars": bars}),
                 ("GET", "/v1/forecast", None),
@@ -149,7 +150,7 @@ def test_nothing_is_forecast_taken_or_removed_until_the_service_is_ready(
                 answer = await client.request(method, path, json=body)
                 assert "starting" in refusal(answer, 503)["problem"], path
                 assert answer.headers["retry-after"] == "1"
-            assert json.dumps(service.live.online.to_json()) == before
+            assert_same_streams(service.live.online, before)
             for path in ("/healthz", "/v1/model", "/v1/assets", "/v1/assets/EURUSD/history", "/"):
                 assert (await client.get(path)).status_code == 200, path
             assert "vaiom_ready 0.0" in (await client.get("/metrics")).text
@@ -243,12 +244,11 @@ def test_a_live_asset_needs_enough_bars(tiny: TinyRun, tmp_path: Path) -> None:
 def test_bars_that_cannot_be_stored_are_not_taken(tiny: TinyRun, tmp_path: Path) -> None:
     async def run() -> None:
         async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
-            state = json.dumps(service.live.online.to_json())
+            state = service.live.online.copy()
             body = {"bars": tiny.later["EURUSD"][:1]}
-            service.store._db.execute("PRAGMA query_only=ON")
-            refusal(await client.post("/v1/assets/EURUSD/bars", json=body), 503)
-            assert json.dumps(service.live.online.to_json()) == state
-            service.store._db.execute("PRAGMA query_only=OFF")
+            with failing_disk(service.store):
+                refusal(await client.post("/v1/assets/EURUSD/bars", json=body), 503)
+            assert_same_streams(service.live.online, state)
             assert (await client.post("/v1/assets/EURUSD/bars", json=body)).status_code == 200
 
     asyncio.run(run())

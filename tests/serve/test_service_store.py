@@ -1,148 +1,194 @@
-"""What a service has stored: files of version 0.1 open, and a write is whole or absent."""
+"""What a service has stored: a write is whole or absent, and what is damaged or gone is said."""
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 import sqlite3
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
-from serve_runs import TinyRun, config_of
+from serve_runs import TinyRun, config_of, in_process, live_assets
+from test_service_refusals import refusal
 
 from vaiom.errors import DataError
-from vaiom.forecast.forecaster import Forecaster
-from vaiom.serve.app import Service
 from vaiom.serve.follow import BarRow
-from vaiom.serve.schemas import RefusalError
-from vaiom.serve.state import LiveAssets
-from vaiom.serve.store import FILE_NAME, Store
+from vaiom.serve.schemas import RefusalError, SettledForecast
+from vaiom.serve.store import FILE_NAME, LOG_NAME, Store
 
-# As version 0.1 made and filled it.
-VERSION_0_1 = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE bars (
-    arrival INTEGER PRIMARY KEY, symbol TEXT, stamp INTEGER, open REAL, high REAL, low REAL, close REAL, volume REAL,
-    UNIQUE (symbol, stamp)
-);
-CREATE TABLE snapshots (symbol TEXT PRIMARY KEY, state TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE scored (
-    symbol TEXT, as_of INTEGER, target INTEGER, model TEXT, replayed INTEGER, quantiles TEXT, log_ret REAL,
-    bucket INTEGER, model_bits REAL, frequency_bits REAL, pit REAL, PRIMARY KEY (symbol, as_of)
-) WITHOUT ROWID;
-INSERT INTO facts VALUES ('snapshot', '1'), ('train_counts', '[3, 4]');
-INSERT INTO snapshots VALUES ('EURUSD', '{"num_bars":1}');
-INSERT INTO bars VALUES (1, 'EURUSD', 3600, 1.0, 1.5, 0.5, 1.25, 7.0), (2, 'EURUSD', 7200, 1.25, 1.5, 1.0, NULL, NULL);
-INSERT INTO scored VALUES
-    ('EURUSD', 3600, 7200, 'ours', 1, '{"0.5": 0.25}', -0.5, 3, 1.5, 2.5, 0.125),
-    ('EURUSD', 7200, 10800, 'another', 0, '{}', NULL, 0, NULL, NULL, NULL);
-"""
+BARS = [BarRow(datetime(2024, 1, 1, hour), 1.0, 1.5, None, 1.25, 7.0) for hour in range(3)]
+SETTLED = [
+    SettledForecast(
+        as_of=bar.datetime,
+        target_time=bar.datetime.replace(day=2),
+        replayed=scored is None,
+        quantiles={"0.5": 0.25},
+        log_return=scored,
+        bucket=3 if scored else 0,
+        model_bits=scored,
+        frequency_bits=scored,
+        pit=scored,
+    )
+    for bar, scored in zip(BARS, (None, 0.5, 0.75), strict=True)
+]
 
 
-def test_a_file_of_version_0_1_opens(tmp_path: Path) -> None:
-    database = sqlite3.connect(tmp_path / FILE_NAME)
-    database.executescript(VERSION_0_1)
+def changed(folder: Path, script: str) -> None:
+    """The file after somebody's SQL."""
+    database = sqlite3.connect(folder / FILE_NAME)
+    database.executescript(script)
     database.close()
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     store = Store(tmp_path, "ours")
-    assert store.fact("train_counts") == [3, 4]
-    assert store.snapshot() == {"EURUSD": {"num_bars": 1}}
-    first, second = store.last_bars("EURUSD", 9)
-    assert first == (datetime(1970, 1, 1, 1), 1.0, 1.5, 0.5, 1.25, 7.0)
-    assert store.bars_since_snapshot() == [("EURUSD", second)]
-    assert second == (datetime(1970, 1, 1, 2), 1.25, 1.5, 1.0, None, None)
-    (settled,) = store.last_settled("EURUSD", 9)
-    assert settled.model_dump() == {
-        "as_of": "1970-01-01T01:00:00",
-        "target_time": "1970-01-01T02:00:00",
-        "replayed": True,
-        "quantiles": {"0.5": 0.25},
-        "log_return": -0.5,
-        "bucket": 3,
-        "model_bits": 1.5,
-        "frequency_bits": 2.5,
-        "pit": 0.125,
-    }
-    # What is written now is read back alike, and lies where version 0.1 looks for it.
-    store.append([], [("XAUUSD", settled)])
-    assert store.last_settled("XAUUSD", 9) == [settled]
-    store.put_snapshot({"EURUSD": {"num_bars": 2}})
-    assert store.fact("snapshot") == 2
-    # What the asset goes on from if bars are removed is still what it was.
-    assert store.fact("seed") == 1
-    store.rewind()
-    assert store.snapshot() == {"EURUSD": {"num_bars": 1}}
-    assert store._rows("SELECT * FROM scored WHERE symbol = 'XAUUSD'") == [
-        ("XAUUSD", 3600, 7200, "ours", 1, '{"0.5": 0.25}', -0.5, 3, 1.5, 2.5, 0.125)
-    ]
+    store.append([("EURUSD", bar) for bar in BARS], [("EURUSD", each) for each in SETTLED])
+    store.set_fact("timeframe", "1h")
     store.close()
-
-
-def test_a_state_of_a_newer_version_is_left_to_it(tmp_path: Path) -> None:
-    Store(tmp_path, "ours").close()
-    newer = sqlite3.connect(tmp_path / FILE_NAME)
-    newer.execute("PRAGMA user_version = 2")
-    newer.close()
-    with pytest.raises(DataError, match="newer vaiom") as refused:
-        Store(tmp_path, "ours")
-    assert refused.value.where == tmp_path / FILE_NAME
-    newer = sqlite3.connect(tmp_path / FILE_NAME, timeout=0)
-    newer.execute("CREATE TABLE theirs (value)")
-    newer.close()
+    store = Store(tmp_path, "ours")
+    assert store.last_bars("EURUSD", 2) == BARS[1:]
+    bars = store.bars("EURUSD")
+    hours = np.arange(3) * 3_600 + 1_704_067_200
+    for name, values in zip(bars._fields, (hours, 1.0, 1.5, np.nan, 1.25, 7.0), strict=True):
+        np.testing.assert_array_equal(getattr(bars, name), np.broadcast_to(values, 3), name)
+    assert store.last_settled("EURUSD", 2) == SETTLED[1:]
+    assert store.bucket_counts() == {3: 2}
+    assert (store.fact("timeframe"), store.fact("another")) == ("1h", None)
+    [asset] = store.assets()
+    assert asset == ("EURUSD", 3, BARS[0].datetime, BARS[-1].datetime, 3)
+    store.close()
+    other = Store(tmp_path, "another model")
+    assert (other.last_settled("EURUSD", 9), other.bucket_counts()) == ([], {})
+    assert other.cut(["EURUSD"], BARS[0].datetime) == 2
+    assert other.last_bars("EURUSD", 9) == BARS[:1]
+    other.close()
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path, "ours")
-    bars = [
-        ("EURUSD", BarRow(datetime(2024, 1, 1, hour), 1.0, 1.0, 1.0, 1.0, None)) for hour in (1, 2)
-    ]
+    bars = [("EURUSD", bar) for bar in BARS]
     store.append(bars[:1])
     with pytest.raises(RefusalError, match="none was taken"):
         store.append([bars[1], bars[0]])
-    assert store.last_bars("EURUSD", 9) == [bars[0][1]]
+    assert store.last_bars("EURUSD", 9) == BARS[:1]
     store.append(bars[1:])
-    assert store.num_since_snapshot == len(store.bars_since_snapshot()) == 2
-    assert store._db.execute("PRAGMA synchronous").fetchone() == (2,)
-    assert store._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert store.last_bars("EURUSD", 9) == BARS
     store.close()
 
 
-def test_a_start_replays_a_thousand_bars_at_most(tiny: TinyRun, tmp_path: Path) -> None:
-    forecaster = Forecaster.load(tiny.run)
-    assets = LiveAssets(forecaster, Store(tmp_path, forecaster.card.sha256), 0.0)
-    bars = [BarRow(*each) for each in tiny.history["EURUSD"].head(1_001).iter_rows()]
-    for stop, left in ((999, 999), (1_000, 0), (1_001, 1)):
-        assets.push(
-            "EURUSD",
-            bars[assets.online.streams["EURUSD"].num_bars if assets.online.streams else 0 : stop],
-        )
-        assert assets.store.num_since_snapshot == left
-    assets.store.close()
+def test_a_write_is_flushed(tmp_path: Path) -> None:
+    store = Store(tmp_path, "ours")
+    pragmas = [
+        store._db.execute(f"PRAGMA {name}").fetchone() for name in ("synchronous", "journal_mode")
+    ]
+    assert pragmas == [(2,), ("wal",)]
+    store.close()
 
 
-DAMAGES = {
-    "PRAGMA user_version = 2": "a newer vaiom wrote this state",
-    "UPDATE snapshots SET state = '{}'": "the stored state is damaged",
-    "UPDATE snapshots SET state = 'x'": "the stored state is damaged",
-    "UPDATE facts SET value = 'x'": "the stored state is damaged",
-    "UPDATE bars SET stamp = stamp + 99999999999999": "the stored state is damaged",
-    "UPDATE bars SET close = 'x' WHERE symbol = 'EURUSD'": "(?s)EURUSD.*a number.*'x'.*vaiom state",
-    "UPDATE bars SET volume = x'00' WHERE symbol = 'EURUSD'": "(?s)EURUSD.*a number.*vaiom state",
-}
+@pytest.mark.parametrize(("version", "age"), [(1, "an older"), (3, "a newer")])
+def test_a_state_of_another_version_is_left_to_it(tmp_path: Path, version: int, age: str) -> None:
+    Store(tmp_path, "ours").close()
+    changed(tmp_path, f"PRAGMA user_version = {version}")
+    with pytest.raises(DataError, match=f"{age} vaiom wrote this state") as refused:
+        Store(tmp_path, "ours")
+    assert refused.value.where == tmp_path / FILE_NAME
+    changed(tmp_path, "CREATE TABLE theirs (value)")  # it is not held
 
 
-def test_a_state_that_cannot_be_read_is_refused_with_the_way_out(
-    tiny: TinyRun, tmp_path: Path
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ("UPDATE facts SET value = 'x'", "the fact"),
+        ("UPDATE bars SET stamp = stamp + 99999999999999", "EURUSD.*after 2106"),
+        ("UPDATE bars SET close = 'x' WHERE symbol = 'EURUSD'", "EURUSD.*'x'"),
+        ("UPDATE bars SET volume = x'00' WHERE symbol = 'EURUSD'", "EURUSD"),
+        ("UPDATE settled SET quantiles = '{'", "settled forecasts of EURUSD"),
+        ("UPDATE settled SET pit = 'x'", "settled forecasts of EURUSD"),
+        ("UPDATE settled SET target = 99999999999999", "settled forecasts of EURUSD"),
+    ],
+)
+def test_a_state_that_cannot_be_understood_is_refused_with_the_way_out(
+    tiny: TinyRun, tmp_path: Path, damage: str, says: str
 ) -> None:
-    service = Service(config_of(tiny, tmp_path, bars=tiny.bars))
-    service.live.try_snapshot()
-    service.store.close()
-    whole = (tmp_path / FILE_NAME).read_bytes()
-    for damage, says in DAMAGES.items():
-        (tmp_path / FILE_NAME).write_bytes(whole)
-        database = sqlite3.connect(tmp_path / FILE_NAME)
-        database.executescript(damage)
-        database.commit()
-        database.close()
-        with pytest.raises(DataError, match=says):
-            Service(config_of(tiny, tmp_path))
-        for file in tmp_path.iterdir():
-            file.unlink()
+    live = live_assets(tiny, tmp_path, folder=tiny.bars, backfill=2)
+    live.settle_past("EURUSD", *live.past_forecasts("EURUSD"))
+    live.store.close()
+    changed(tmp_path, damage)
+    with pytest.raises(DataError, match="(?s)stored state is damaged.*" + says) as refused:
+        live_assets(tiny, tmp_path)
+    assert "vaiom state DIR" in str(refused.value.fix)
+
+
+@pytest.mark.parametrize("part", ["header", "middle"])
+def test_a_file_with_damaged_pages_is_refused_with_the_way_out(
+    tiny: TinyRun, tmp_path: Path, part: str
+) -> None:
+    live_assets(tiny, tmp_path, folder=tiny.bars).store.close()
+    file = tmp_path / FILE_NAME
+    size = file.stat().st_size
+    with file.open("r+b") as stream:
+        stream.seek(0 if part == "header" else size // 2)
+        stream.write(b"\xff" * (100 if part == "header" else size // 4))
+    with pytest.raises(DataError, match="the stored state is damaged"):
+        live_assets(tiny, tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["removed", "replaced", "cut short", "log removed"])
+def test_no_bar_is_acknowledged_that_nobody_would_find_again(
+    tiny: TinyRun, tmp_path: Path, damage: str
+) -> None:
+    """Where somebody touches the files under a running service; what was stored is not lost."""
+    file = tmp_path / "state" / (LOG_NAME if damage == "log removed" else FILE_NAME)
+    first, second = tiny.later["EURUSD"][:2]
+
+    async def run() -> None:
+        config = config_of(tiny, tmp_path / "state", bars=tiny.bars, backfill=0)
+        async with in_process(config) as (client, service):
+            answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [first]})
+            assert answer.status_code == 200
+            whole = shutil.copytree(tmp_path / "state", tmp_path / "copy")
+            file.rename(tmp_path / "aside")
+            if damage == "replaced":
+                shutil.copy(whole / file.name, file)
+            if damage == "cut short":
+                (tmp_path / "aside").rename(file)
+                with file.open("r+b") as stream:
+                    stream.truncate(4_096)
+            answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [second]})
+            error = refusal(answer, 503)
+            assert file.name in error["got"]
+            assert "stop the service" in error["fix"]
+            assert service.live.online.streams["EURUSD"].last.isoformat() == first["datetime"]
+
+    asyncio.run(run())
+    again = live_assets(tiny, tmp_path / "copy")
+    assert again.online.streams["EURUSD"].last.isoformat() == first["datetime"]
+    again.store.close()
+
+
+def test_a_log_that_is_gone_after_a_kill_is_missed(tmp_path: Path) -> None:
+    """Its bars had been acknowledged; whoever accepts the loss goes on with the others."""
+    state = tmp_path / "state"
+    store = Store(state, "ours")
+    store.append([("EURUSD", bar) for bar in BARS])
+    killed = shutil.copytree(state, tmp_path / "killed")
+    store.close()
+    again = Store(shutil.copytree(killed, tmp_path / "whole"), "ours")
+    assert again.last_bars("EURUSD", 9) == BARS
+    again.close()
+    (killed / LOG_NAME).unlink()
+    for _ in range(2):
+        with pytest.raises(DataError, match="the log of its last bars is gone") as refused:
+            Store(killed, "ours")
+        assert LOG_NAME in str(refused.value.expected)
+    Store(killed, "", accept_loss=True).close()
+    Store(killed, "ours").close()
+
+
+def test_a_disk_that_cannot_be_read_is_told_in_words(tmp_path: Path) -> None:
+    store = Store(tmp_path, "ours")
+    store.close()
+    with pytest.raises(RefusalError, match=r"could not be read"):
+        store.last_bars("EURUSD", 1)

@@ -384,10 +384,10 @@ def state(
         Path | None, option("Ledger of the service: record the removal there too.")
     ] = None,
     rebuild: Annotated[
-        bool, option("Replay all stored bars at the next start.", "--rebuild")
+        bool, option("Check the whole file and write it anew.", "--rebuild")
     ] = False,
 ) -> Answer:
-    """Show the bars that a service has stored, remove some, or have its state computed again."""
+    """Show the bars that a service has stored, remove some, or check and rebuild the file."""
     from vaiom.forecast.ledger import ForecastLedger
     from vaiom.serve.run import open_state
 
@@ -408,10 +408,10 @@ def state(
                         for each in chosen:
                             record.remove(each, after)
         if rebuild:
-            store.rewind()
+            store.rebuild()
         assets = [to_json(asset._asdict()) for asset in store.assets()]
     columns = [
-        Column(name, count if name in ("bars", "scored") else text) for name in StoredAsset._fields
+        Column(name, count if name in ("bars", "settled") else text) for name in StoredAsset._fields
     ]
     table = Table("Stored bars", columns, [list(asset.values()) for asset in assets])
     notes = [f"{removed} bars removed"] * (after is not None)

@@ -103,16 +103,6 @@ class RowMaker:
         """The state before an asset's first bar."""
         return AssetState.empty(timedelta(seconds=self.step) if self.extra else None)
 
-    def restored(self, value: dict[str, Any]) -> AssetState:
-        """The state from its `to_json`."""
-        state = AssetState.from_json(value)
-        if (state.slots is not None) != self.extra:
-            raise DataError(
-                "not the state of a model with these fields",
-                fix="push the history of each asset again",
-            )
-        return state
-
     def __call__(
         self, bars: Bars, state: AssetState | None = None, last: int | None = None
     ) -> tuple[Columns, AssetState]:

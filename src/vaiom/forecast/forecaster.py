@@ -44,7 +44,7 @@ from vaiom.forecast.bars import (
     prepare_bars,
     split_assets,
 )
-from vaiom.forecast.joint_forecast import dependence_after, join
+from vaiom.forecast.joint_forecast import dependence_after, fitted_dependence, join, score_last_rows
 from vaiom.forecast.window import History, Window, cut_window
 from vaiom.market.sessions import next_stamp
 from vaiom.market.symbols import find_pair
@@ -225,7 +225,12 @@ class Forecaster:
             dist.symbol: dist
             for dist in self.forecast(windows, moment_or_now(now), horizon=horizon)
         }
-        return join(dists, dependence_after(self, assets))
+        fit = fitted_dependence(self)
+        series = {
+            symbol: score_last_rows(self, symbol, rows, fit.memory)
+            for symbol, rows in assets.items()
+        }
+        return join(dists, dependence_after(fit, series))
 
     def predict_df(
         self,
@@ -325,7 +330,7 @@ class Forecaster:
         return self._metas[symbol] if symbol in self._metas else meta_of(self.tokenizer, symbol)
 
     def online(self) -> OnlineForecaster:
-        """A forecaster for live bars, with a state per asset."""
+        """A forecaster for live bars; give it the bars so far with `extend_many`."""
         from vaiom.forecast.stream import OnlineForecaster
 
         return OnlineForecaster(self)
@@ -366,20 +371,6 @@ class Forecaster:
         return [
             self.distribution(each, probs[index], now, horizon=horizon)
             for index, each in enumerate(windows)
-        ]
-
-    def forecast_consecutive(self, windows: Sequence[Window]) -> list[ReturnDistribution]:
-        """Forecasts of consecutive windows of one asset; each row is computed once."""
-        meta = self.meta(windows[0].symbol)
-        last = [
-            {name: column[-1:] for name, column in window.columns.items()} for window in windows[1:]
-        ]
-        events = [inputs_of(self.config, columns, meta) for columns in (windows[0].columns, *last)]
-        probs = self.backend.probs_after_each(np.concatenate(events), meta, self.context)[
-            -len(windows) :
-        ]
-        return [
-            self.distribution(window, each) for window, each in zip(windows, probs, strict=True)
         ]
 
     def distribution(

@@ -12,7 +12,13 @@ import numpy as np
 
 from vaiom.corpus.rows import Columns
 from vaiom.distribution.buckets import BucketDistribution
-from vaiom.distribution.dependence import DependenceState, ScoreSeries, scale_of, score_series
+from vaiom.distribution.dependence import (
+    Dependence,
+    DependenceState,
+    ScoreSeries,
+    scale_of,
+    score_series,
+)
 from vaiom.distribution.joint import JointDistribution
 from vaiom.distribution.returns import ReturnDistribution, notes_of
 from vaiom.errors import ConfigError, DataError, require_installed
@@ -25,16 +31,8 @@ FEW_STAMPS = 100
 """With fewer common bars, correlations are unreliable."""
 
 
-def dependence_after(
-    forecaster: Forecaster,
-    assets: Mapping[str, Columns],
-    before: DependenceState | None = None,
-    since: int = -1,
-) -> DependenceState:
-    """The dependence after the last rows of assets, learned from as many as it remembers.
-
-    With a state `before`, only rows after the stamp `since` are learned from.
-    """
+def fitted_dependence(forecaster: Forecaster) -> Dependence:
+    """The fitted dependence of a model, or an error that says how to get one."""
     require_installed("scipy")
     if forecaster.dependence is None:
         raise ConfigError(
@@ -42,31 +40,36 @@ def dependence_after(
             where=forecaster,
             fix="`vaiom dependence RUN` fits it, and packaged models have one",
         )
-    memory = forecaster.dependence.memory
-    series = {}
-    for symbol, rows in assets.items():
-        num_new = int((rows["timestamp"].astype(np.int64) > since).sum())
-        series[symbol] = _score_last_rows(forecaster, symbol, rows, min(memory, num_new))
-    if before is None:
-        _require_common_stamps(series)
-    return (before or forecaster.dependence.initial_state()).updated_through(series)
+    return forecaster.dependence
 
 
-def _score_last_rows(
-    forecaster: Forecaster, symbol: str, rows: Columns, num_rows: int
-) -> ScoreSeries:
-    """Scores and scales of an asset's last rows, by the forecasts before them."""
-    horizon = forecaster.at(1)
+def forecast_rows(
+    forecaster: Forecaster, symbol: str, rows: Columns, number: int
+) -> tuple[BucketDistribution, Columns]:
+    """The forecasts after each of the last `number` rows of an asset, and these rows.
+
+    The rows should begin a context before them: then each forecast sees what `predict` does.
+    """
     meta = forecaster.meta(symbol)
-    columns = {name: column[-(num_rows + forecaster.context) :] for name, column in rows.items()}
-    events = inputs_of(forecaster.config, columns, meta)
-    probs = forecaster.backend.probs_after_each(events, meta, forecaster.context)[-num_rows - 1 :]
-    last = {name: column[-len(probs) :] for name, column in columns.items()}
-    dists = BucketDistribution(probs=probs, sigma=last["sigma20"], shape=horizon.shape)
-    return score_series(dists, horizon.zero_share[meta[0]], last)
+    events = inputs_of(forecaster.config, rows, meta)
+    probs = forecaster.backend.probs_after_each(events, meta, forecaster.context)[-number:]
+    last = {name: column[-len(probs) :] for name, column in rows.items()}
+    shape = forecaster.at(1).shape
+    return BucketDistribution(probs=probs, sigma=last["sigma20"], shape=shape), last
 
 
-def _require_common_stamps(series: Mapping[str, ScoreSeries]) -> None:
+def score_last_rows(
+    forecaster: Forecaster, symbol: str, rows: Columns, number: int
+) -> ScoreSeries:
+    """Scores and scales of an asset's last `number` rows, by the forecasts before them."""
+    newest = {name: column[-(number + forecaster.context) :] for name, column in rows.items()}
+    dists, last = forecast_rows(forecaster, symbol, newest, number + 1)
+    zero_share = forecaster.at(1).zero_share[forecaster.meta(symbol)[0]]
+    return score_series(dists, zero_share, last)
+
+
+def dependence_after(fit: Dependence, series: Mapping[str, ScoreSeries]) -> DependenceState:
+    """The dependence after the scored bars of assets, by symbol; as many as it remembers."""
     stamps = np.concatenate([each.stamps for each in series.values()])
     if len(series) > 1 and len(np.unique(stamps)) == len(stamps):
         raise DataError(
@@ -76,6 +79,7 @@ def _require_common_stamps(series: Mapping[str, ScoreSeries]) -> None:
             fix="bring their bars to one clock (vaiom data import --shift), or bring in longer "
             "histories",
         )
+    return fit.initial_state().updated_through(series)
 
 
 def join(dists: Mapping[str, ReturnDistribution], state: DependenceState) -> JointDistribution:

@@ -147,8 +147,10 @@ def find_missing(
     """The known assets that have no bar at the last stamp of an asset."""
     own = assets[symbol]["timestamp"].item(-1)
 
-    def has_bar(stamps: Stamps) -> bool:  # a later last stamp does not exclude it
-        return (last := stamps.item(-1)) == own or bool(last > own and own in stamps)
+    def has_bar(stamps: Stamps) -> bool:
+        if stamps.item(-1) <= own:  # nearly always
+            return bool(stamps.item(-1) == own)
+        return bool(stamps[stamps.searchsorted(stamps.dtype.type(own))] == own)
 
     return tuple(
         other for other in known if other not in assets or not has_bar(assets[other]["timestamp"])

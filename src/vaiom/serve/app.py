@@ -41,7 +41,7 @@ from vaiom.serve.monitor import Metrics
 from vaiom.serve.posted import PostedHistories
 from vaiom.serve.run import ServeConfig
 from vaiom.serve.schemas import STATUSES, ErrorAnswer, RefusalError, error_response
-from vaiom.serve.state import LiveAssets, Pushed
+from vaiom.serve.state import LiveAssets
 from vaiom.serve.store import Store
 
 _KEYS = (401, 429)
@@ -55,7 +55,7 @@ _ROUTES = (
     ("DELETE", "/v1/assets/{symbol}/bars", "cut", "live assets", _READ),
     ("GET", "/v1/assets/{symbol}/forecast", "current", "live assets", _READ),
     ("GET", "/v1/assets", "assets", "live assets", _KEYS),
-    ("GET", "/v1/assets/{symbol}/history", "live.history", "live assets", _READ),
+    ("GET", "/v1/assets/{symbol}/history", "history", "live assets", _READ),
     ("POST", "/v1/portfolio", "portfolio", "forecasts", (*_WRITE, 404)),
     ("GET", "/v1/model", "model", "model", _KEYS),
     ("GET", "/healthz", "health", "operation", ()),
@@ -88,20 +88,15 @@ class Service:
         self.ledger = (
             ForecastLedger(config.ledger, self.forecaster.card.sha256) if config.ledger else None
         )
-        try:
-            self.live = LiveAssets(
-                self.forecaster, self.store, config.alert_bits, self.ledger, config.utc_offset
-            )
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            fix = (
-                "have it computed again from the stored bars (vaiom state DIR --rebuild), or "
-                "choose another --state"
-            )
-            raise DataError(
-                "the stored state is damaged", where=self.store.path, got=repr(error), fix=fix
-            ) from error
-        self.replays = self.live.load_folder(config.bars, config.backfill) if config.bars else []
-        """Bars from a folder whose forecasts are still to be replayed, oldest first."""
+        self.live = LiveAssets(
+            self.forecaster,
+            self.store,
+            config.alert_bits,
+            self.ledger,
+            config.utc_offset,
+            folder=config.bars,
+            backfill=config.backfill,
+        )
         self.posted = PostedHistories(self.forecaster)
         self.metrics = Metrics()
         self.metrics.model.labels(self.model_card.sha256, self.model_card.experiment).set(1)
@@ -119,7 +114,7 @@ class Service:
         self._num_waiting = 0
         """Number of posted forecasts waiting for the model."""
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._pushes: list[tuple[str, Sequence[BarRow], asyncio.Future[Pushed]]] = []
+        self._pushes: list[tuple[str, Sequence[BarRow], asyncio.Future[schemas.PushAnswer]]] = []
         """Bars waiting for the disk."""
         self._taking: asyncio.Task[None] | None = None
 
@@ -136,7 +131,6 @@ class Service:
         await asyncio.gather(self._warming_up, return_exceptions=True)
         self._model.shutdown()
         self._state.shutdown()
-        self.live.try_snapshot()
         self.store.close()
         if self.ledger:
             self.ledger.close()
@@ -179,22 +173,14 @@ class Service:
         self.live.require(symbol)
         async with self._locks[symbol]:
             # Batched with the bars of other assets that arrived while the disk was busy.
-            pushed: asyncio.Future[Pushed] = asyncio.get_running_loop().create_future()
-            self._pushes.append((symbol, body.bars, pushed))
+            answer: asyncio.Future[schemas.PushAnswer]
+            answer = asyncio.get_running_loop().create_future()
+            self._pushes.append((symbol, body.bars, answer))
             if self._taking is None or self._taking.done():
                 self._taking = asyncio.create_task(self._take_all())
-            settled, forecast, num_bars, seconds = await pushed
+            await answer
         self.metrics.bars.labels(symbol).inc(len(body.bars))
-        answer = schemas.PushAnswer(
-            symbol=symbol,
-            accepted=len(body.bars),
-            num_bars=num_bars,
-            as_of=body.bars[-1].datetime,
-            scored=settled,
-            forecast=schemas.ForecastAnswer.model_construct(**forecast) if forecast else None,
-        )
-        answer._timing = ", ".join(f"{name};dur={1e3 * each:.3f}" for name, each in seconds.items())
-        return answer
+        return answer.result()
 
     async def _take_all(self) -> None:
         """Take the waiting bars, a batch at a time."""
@@ -203,7 +189,7 @@ class Service:
             # asset.
             pushes, self._pushes = [each for each in self._pushes if not each[2].done()], []
             self.metrics.batches.observe(len(pushes))
-            results: Sequence[Pushed | Exception]
+            results: Sequence[schemas.PushAnswer | Exception]
             batch = [(symbol, bars) for symbol, bars, _ in pushes]
             try:
                 results = await self._in_state_thread(self.live.push_all, batch)
@@ -250,6 +236,14 @@ class Service:
         async with self._locks[symbol]:
             dist = await self._in_state_thread(self.live.forecast_at, symbol, now, horizon)
         return schemas.ForecastAnswer.of(dist, beyond, whole=law)
+
+    async def history(
+        self, symbol: schemas.Symbol, last: Annotated[int, Query(ge=1, le=schemas.MAX_BARS)] = 96
+    ) -> schemas.HistoryAnswer:
+        """The last bars with their masks, the forecasts they settled, calibration and data
+        quality.
+        """
+        return self.live.history(symbol, last)
 
     async def portfolio(self, body: schemas.PortfolioRequest) -> schemas.PortfolioAnswer:
         """Profit and loss of positions in live assets: risk, and the contribution of each
@@ -341,21 +335,20 @@ class Service:
         self.is_ready = True
         if self.follower:  # a daemon: shutdown must not wait for a silent source
             threading.Thread(target=self.follower.run, name="follow", daemon=True).start()
-        self.replays.sort(key=lambda each: each[0].symbol)
-        while self.replays:
-            # One asset at a time, in one pass.
-            last = self.replays[-1][0].symbol
-            part = [each for each in self.replays if each[0].symbol == last]
+        await self._replay()
+
+    async def _replay(self) -> None:
+        """Score the forecasts before the last bars of a folder, an asset in one pass."""
+        while self.live.replays:
+            symbol = min(self.live.replays)
             try:
-                make = partial(self.forecaster.forecast_consecutive, [window for window, _ in part])
-                dists = await self._in_model_thread(make)
-                await self._in_state_thread(self.live.settle_replays, part, dists)
+                past = await self._in_model_thread(partial(self.live.past_forecasts, symbol))
+                await self._in_state_thread(self.live.settle_past, symbol, *past)
             except RefusalError as busy:  # clients come first, and a full disk may recover
                 await asyncio.sleep(busy.retry_after or 0)
-                continue
             except Exception:
                 _log.exception("forecasts of past bars failed; the others go on")
-            del self.replays[-len(part) :]
+                self.live.replays.pop(symbol, None)
 
 
 class OwnService:
@@ -429,7 +422,7 @@ def _as_json(handler: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awai
     async def respond(*inputs: Any, **named: Any) -> Response:
         content = await handler(*inputs, **named)
         headers = (
-            {"Server-Timing": content._timing} if isinstance(content, schemas.PushAnswer) else None
+            {"Server-Timing": content.timing} if isinstance(content, schemas.PushAnswer) else None
         )
         return Response(content.model_dump_json(), headers=headers, media_type="application/json")
 

@@ -33,8 +33,8 @@ FINAL_AFTER = timedelta(seconds=5)
 """A bar may still change for this long after its end."""
 LOOK_BACK = 4
 """Stored bars that are requested again, to detect corrections."""
-START_BARS = 1_000
-"""Bars of a new asset at the start, and at most per push."""
+MAX_BARS_PER_PUSH = 1_000
+"""Bars of one push; an asset without bars begins with so many."""
 MOST_DRIFT_S = 60.0
 """Larger clock differences are reported."""
 
@@ -189,8 +189,8 @@ class Follower:
             asset.last = _newest(stored)
             return
         self._compare(asset, bars, stored)
-        for at in range(0, len(new), START_BARS):
-            part = new[at : at + START_BARS]
+        for at in range(0, len(new), MAX_BARS_PER_PUSH):
+            part = new[at : at + MAX_BARS_PER_PUSH]
             self.sink.push(asset.symbol, part)
             asset.last = part[-1].datetime
 
@@ -199,7 +199,7 @@ class Follower:
         bars are missing.
         """
         now, step = self._now(), self.timeframe
-        start = now - START_BARS * step
+        start = now - MAX_BARS_PER_PUSH * step
         since = (
             asset.last - LOOK_BACK * step if asset.last else start - (start - datetime.min) % step
         )

@@ -9,16 +9,20 @@ Protocol" (bits per event).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+import numpy.typing as npt
+import prometheus_client as prometheus
 
 from vaiom.baselines.base import smooth
-from vaiom.corpus.rows import Columns
-from vaiom.distribution.returns import ReturnDistribution, stack
+from vaiom.distribution.buckets import BucketDistribution
+from vaiom.evaluation.scores import Buckets, event_bits
 from vaiom.features.events import is_event
+from vaiom.features.fields import INVALID, Columns
 from vaiom.forecast.bars import moment_of
 from vaiom.model.config import class_of
 from vaiom.serve.follow import FeedHealth
@@ -36,7 +40,9 @@ PIT_BINS = 10
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.1, 0.25, 1.0, 5.0)
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
-_LEAST_PROBABILITY = 1e-12
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.float64]
+
 _ASSET_GAUGES = {
     "scored": ("scored_bars", "Bars in the drift window: each had a forecast when it came."),
     "model_bits": ("model_bits", "Mean loss of the model over the drift window."),
@@ -50,66 +56,107 @@ _ASSET_GAUGES = {
     "corrections": ("feed_corrections", "Stored bars of which the source says something else now."),
     "clock_drift_seconds": (
         "feed_clock_drift_seconds",
-        "How far the source's clock is ahead of model_bits.",
+        "How far the source's clock is ahead of ours.",
     ),
 }
 
 
 class FrequencyBaseline:
-    """Bucket probabilities from counts of Train, or of the bars scored so far."""
+    """Bucket probabilities from the Train events among the bars, or, without any, from the bars
+    scored so far.
+    """
 
-    def __init__(self, num_buckets: int, train_counts: list[int] | None) -> None:
-        self.name = "shares of the scored bars" if train_counts is None else "Train shares"
-        self.counts = np.array(train_counts or [0] * num_buckets, np.float64)
-        self._of_train = train_counts is not None
+    def __init__(self, num_buckets: int, scored: Mapping[int, int]) -> None:
+        """`scored` has how often each bucket came among the scored bars."""
+        self.num_buckets = num_buckets
+        self._train: dict[str, Counts] = {}
+        """(buckets,) Train events by symbol."""
+        self._scored = self._counts_of(scored)
 
-    def bits(self, bucket: int) -> float:
-        return -math.log2(float(smooth(self.counts)[class_of(bucket)]))
+    @property
+    def name(self) -> str:
+        """Where the probabilities are from."""
+        return "Train shares" if self._train else "shares of the scored bars"
+
+    @property
+    def counts(self) -> Counts:
+        """(buckets,) events of each bucket."""
+        return np.sum([*self._train.values()], axis=0) if self._train else self._scored
+
+    def bits(self, buckets: Buckets) -> Floats:
+        """(n,) losses in bits of bucket ids."""
+        return event_bits(np.tile(smooth(self.counts), (len(buckets), 1)), buckets)
+
+    def count_train(self, symbol: str, buckets: Buckets) -> None:
+        """Count Train events of an asset by their bucket ids."""
+        if len(buckets):
+            counts = np.bincount(class_of(buckets), minlength=self.num_buckets).astype(np.float64)
+            self._train[symbol] = self._train.get(symbol, 0) + counts
 
     def learn(self, settled: Iterable[SettledForecast]) -> None:
-        """Count settled bars, unless Train was counted."""
-        for each in settled:
-            if not self._of_train and each.model_bits is not None:
-                self.counts[class_of(each.bucket)] += 1
+        """Count settled bars, as far as they were scored."""
+        scored = Counter(each.bucket for each in settled if each.model_bits is not None)
+        self._scored = self._scored + self._counts_of(scored)
+
+    def reset(self, symbol: str, scored: Mapping[int, int]) -> None:
+        """Forget an asset's Train events, and count the scored bars anew."""
+        self._train.pop(symbol, None)
+        self._scored = self._counts_of(scored)
+
+    def _counts_of(self, scored: Mapping[int, int]) -> Counts:
+        counts = np.zeros(self.num_buckets)
+        for bucket, number in scored.items():
+            counts[class_of(bucket)] += number
+        return counts
+
+
+def rows_at(places: Sequence[tuple[Columns, int]]) -> dict[str, npt.NDArray[Any]]:
+    """What settling needs of single rows of several assets, (n,) each."""
+    names = ("timestamp", "flags", "log_ret", "return_bucket")
+    return {name: np.array([columns[name][row] for columns, row in places]) for name in names}
 
 
 def settle(
-    due: Sequence[tuple[ReturnDistribution, Columns, Columns]],
+    dists: BucketDistribution,
+    before: Columns,
+    after: Columns,
     frequency: FrequencyBaseline,
     *,
     replayed: bool = False,
 ) -> list[SettledForecast]:
-    """Score forecasts made at the last rows of the first columns by the bars of the last rows of
-    the second.
-    """
-    if not due:
-        return []
-    every = stack([dist for dist, _, _ in due])
-    returns, settled = np.array([after["log_ret"][-1] for _, _, after in due]), []
-    pits = every.cdf(np.nan_to_num(returns))
-    figures = zip(
-        due, returns.tolist(), every.quantile(FAN_LEVELS).tolist(), pits.tolist(), strict=True
-    )
-    for (dist, before, after), log_ret, quantiles, pit in figures:
-        scorable = bool(is_event(before["flags"][-1], after["flags"][-1]))
-        bucket = int(after["return_bucket"][-1])
-        probability = (
-            max(float(dist.probs[class_of(bucket)]), _LEAST_PROBABILITY) if scorable else math.nan
-        )
+    """Score n forecasts made at the rows `before` by the bars of the rows `after`."""
+    scorable = is_event(before["flags"], after["flags"])
+    buckets = after["return_bucket"][scorable]
+    columns = {
+        "log_return": after["log_ret"],
+        "bucket": np.where(scorable, after["return_bucket"], INVALID),
+        "model_bits": _spread(event_bits(dists.probs[scorable], buckets), scorable),
+        "frequency_bits": _spread(frequency.bits(buckets), scorable),
+        "pit": np.where(scorable, dists.cdf(np.nan_to_num(after["log_ret"])), np.nan),
+    }
+    figures = zip(*(column.tolist() for column in columns.values()), strict=True)
+    stamps = zip(before["timestamp"].tolist(), after["timestamp"].tolist(), strict=True)
+    fans = dists.quantile(FAN_LEVELS).tolist()
+    settled = []
+    for (as_of, target), fan, values in zip(stamps, fans, figures, strict=True):
+        known = [each if math.isfinite(each) else None for each in values]
         settled.append(
-            SettledForecast(
-                as_of=dist.as_of,
-                target_time=moment_of(int(after["timestamp"][-1])),
+            SettledForecast.model_construct(
+                as_of=moment_of(as_of),
+                target_time=moment_of(target),
                 replayed=replayed,
-                quantiles=dict(zip(map(str, FAN_LEVELS), quantiles, strict=True)),
-                log_return=log_ret if math.isfinite(log_ret) else None,
-                bucket=bucket if scorable else 0,
-                model_bits=-math.log2(probability) if scorable else None,
-                frequency_bits=frequency.bits(bucket) if scorable else None,
-                pit=pit if scorable else None,
+                quantiles=dict(zip(map(str, FAN_LEVELS), fan, strict=True)),
+                **dict(zip(columns, known, strict=True)),
             )
         )
     return settled
+
+
+def _spread(values: Floats, where: npt.NDArray[np.bool_]) -> Floats:
+    """Values at the places that are True, NaN elsewhere."""
+    spread = np.full(len(where), np.nan)
+    spread[where] = values
+    return spread
 
 
 def measure_drift(settled: Sequence[SettledForecast], alert_bits: float) -> Drift:
@@ -146,11 +193,12 @@ class Metrics:
     """The Prometheus metrics of one service."""
 
     def __init__(self) -> None:
-        disable_created_metrics()
-        self.registry = CollectorRegistry()
-        counter = partial(Counter, namespace="vaiom", registry=self.registry)
-        gauge = partial(Gauge, namespace="vaiom", registry=self.registry)
-        histogram = partial(Histogram, namespace="vaiom", registry=self.registry)
+        prometheus.disable_created_metrics()
+        self.registry = prometheus.CollectorRegistry()
+        registry = self.registry
+        counter = partial(prometheus.Counter, namespace="vaiom", registry=registry)
+        gauge = partial(prometheus.Gauge, namespace="vaiom", registry=registry)
+        histogram = partial(prometheus.Histogram, namespace="vaiom", registry=registry)
         self.requests = counter("requests", "Requests by route and status.", ["route", "status"])
         self.seconds = histogram(
             "request_seconds", "Time from the request to the answer.", ["route"], buckets=SECONDS

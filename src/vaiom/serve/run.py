@@ -102,7 +102,7 @@ def open_state(folder: Path) -> closing[Store]:
         raise DataError(
             "no such state folder", where=folder, expected=f"a folder with {FILE_NAME}", fix=fix
         )
-    return closing(Store(folder, ""))
+    return closing(Store(folder, "", accept_loss=True))
 
 
 def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], None]) -> None:

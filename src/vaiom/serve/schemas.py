@@ -18,6 +18,7 @@ from pydantic import (
     Field,
     GetPydanticSchema,
     PlainSerializer,
+    PrivateAttr,
 )
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError, core_schema
@@ -259,8 +260,17 @@ class PushAnswer(BaseModel):
     as_of: Moment
     scored: SettledForecast | None
     forecast: ForecastAnswer | None
-    _timing: str = ""
-    """Durations for the Server-Timing header."""
+    _timing: str = PrivateAttr("")
+
+    @property
+    def timing(self) -> str:
+        """The value of the Server-Timing header."""
+        return self._timing
+
+    def set_timing(self, seconds: Mapping[str, float]) -> None:
+        """Note how long each part of the push took."""
+        parts = [f"{name};dur={1e3 * each:.3f}" for name, each in seconds.items()]
+        self._timing = ", ".join(parts)
 
 
 class CutAnswer(BaseModel):

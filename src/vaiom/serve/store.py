@@ -1,83 +1,90 @@
-"""Durable state in one SQLite file: acknowledged bars, snapshots of each asset's state, settled
-forecasts.
+"""Durable state in one SQLite file: every bar that came, the settled forecasts, and facts.
 
-WAL mode with synchronous commits, held by one process at a time. For assets loaded from a bar
-folder the state after it, the seed, is kept too, so that all later bars can be replayed.
+Enters: bars and settled forecasts, which are on disk when `append` returns. Leaves: what was
+stored, from which `LiveAssets` computes everything else at each start. The file is in WAL mode
+with synchronous commits and held by one process at a time.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import polars as pl
+
 from vaiom.errors import ConfigError, DataError
+from vaiom.features.calendar import LAST_SECOND
+from vaiom.features.recursions import Bars
 from vaiom.files import ensure_folder
 from vaiom.forecast.bars import moment_of, seconds_of
+from vaiom.market.folder import NUMBER_COLUMNS
 from vaiom.serve.follow import BarRow
 from vaiom.serve.schemas import RefusalError, SettledForecast
 
 FILE_NAME = "live.sqlite"
+LOG_NAME = FILE_NAME + "-wal"
+"""SQLite's write-ahead log, which holds the last transactions while the file is in use."""
 
+_VERSION = 2
+"""Version 1 kept only the last bars of each asset."""
 _TABLES = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS bars (
-    arrival INTEGER PRIMARY KEY, symbol TEXT, stamp INTEGER,
-    open REAL, high REAL, low REAL, close REAL, volume REAL,
-    UNIQUE (symbol, stamp)
-);
-CREATE TABLE IF NOT EXISTS snapshots (symbol TEXT PRIMARY KEY, state TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS seeds (symbol TEXT PRIMARY KEY, state TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS scored (
-    symbol TEXT, as_of INTEGER, target INTEGER, model TEXT, replayed INTEGER,
-    quantiles TEXT, log_ret REAL,
-    bucket INTEGER, model_bits REAL, frequency_bits REAL, pit REAL, PRIMARY KEY (symbol, as_of)
+    symbol TEXT, stamp INTEGER, open REAL, high REAL, low REAL, close REAL, volume REAL,
+    PRIMARY KEY (symbol, stamp)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS settled (
+    symbol TEXT, as_of INTEGER, target INTEGER, model TEXT, replayed INTEGER, quantiles TEXT,
+    log_ret REAL, bucket INTEGER, model_bits REAL, frequency_bits REAL, pit REAL,
+    PRIMARY KEY (symbol, as_of)
 ) WITHOUT ROWID;
 """
-# In older files the last snapshot is the seed: bars before a folder's end were not kept.
-_VERSION = 1
-_SEED_OLD_FILE = f"""
-BEGIN IMMEDIATE;
-INSERT OR IGNORE INTO seeds SELECT * FROM snapshots;
-INSERT OR IGNORE INTO facts SELECT 'seed', value FROM facts WHERE name = 'snapshot';
-PRAGMA user_version = {_VERSION};
-COMMIT;
-"""
-_LAST_ARRIVAL = "(SELECT CAST(coalesce(max(arrival), 0) AS TEXT) FROM bars)"
-_SEED_ARRIVAL = "coalesce((SELECT CAST(value AS INTEGER) FROM facts WHERE name = 'seed'), 0)"
 _BAR = "stamp, open, high, low, close, volume"
 _SETTLED = "as_of, target, replayed, quantiles, log_ret, bucket, model_bits, frequency_bits, pit"
 _INSERT_BAR = f"INSERT INTO bars (symbol, {_BAR}) VALUES (?, ?, ?, ?, ?, ?, ?)"
-_INSERT_SETTLED = (
-    f"INSERT OR REPLACE INTO scored (symbol, model, {_SETTLED}) VALUES (?, ?, ?, ?, "
-    f"?, ?, ?, ?, ?, ?, ?)"
-)
+_INSERT_SETTLED = f"""
+    INSERT OR REPLACE INTO settled (symbol, model, {_SETTLED})
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_IN_USE = "in_use"
+"""The fact that is true in the file from its opening to its clean end."""
 
 
 class StoredAsset(NamedTuple):
-    """The stored facts of an asset."""
+    """What is stored of an asset."""
 
     symbol: str
     bars: int
     first: datetime
     last: datetime
-    seeded_to: datetime | None
-    """The last bar of the folder it came from; None if all its bars are stored."""
-    scored: int
+    settled: int
 
 
 class Store:
-    """Used by several threads in turn; returns settled forecasts of one model (its hash) alone."""
+    """The open file, used by several threads in turn; it returns the settled forecasts of one
+    model alone.
+    """
 
-    def __init__(self, folder: Path, model: str) -> None:
-        self.path, self.model = ensure_folder(folder) / FILE_NAME, model
-        self.num_since_snapshot = 0
-        self._lock, self._inside = threading.RLock(), False
+    def __init__(self, folder: Path, model: str, *, accept_loss: bool = False) -> None:
+        """Open or make the file; `model` is a checkpoint's hash. A file whose log is gone is
+        refused, as acknowledged bars may be missing, unless this loss is accepted.
+        """
+        self.path = ensure_folder(folder) / FILE_NAME
+        self.model = model
+        self._lock = threading.RLock()
+        self._is_inside = False
+        """Whether a transaction is open."""
+        self._files: dict[Path, _Seen] = {}
+        log = folder / LOG_NAME
+        had_log = log.is_file()
         try:
             # Each `with self._db` is one transaction.
             self._db = sqlite3.connect(
@@ -87,42 +94,48 @@ class Store:
             self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(f"{_TABLES} BEGIN IMMEDIATE; COMMIT;")
-            [version] = self._db.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                self._db.executescript(_SEED_OLD_FILE)
-            elif version > _VERSION:
-                self._db.close()
-                fix = "install the newer vaiom, or choose another --state"
-                raise DataError("a newer vaiom wrote this state", where=self.path, fix=fix)
+            self._db.executescript("BEGIN IMMEDIATE; COMMIT;")
+            self._require_version()
+            self._db.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
+            self._require_log(had_log or accept_loss)
+            self.set_fact(_IN_USE, True)
+            # Into the file itself: if the log is lost after a crash, the file tells of it.
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            self._files = {file: _Seen(file.stat()) for file in (self.path, log)}
         except sqlite3.OperationalError as error:
-            fix = (
-                "one service holds a state folder at a time: stop the other, or choose another "
-                "--state"
-            )
             raise ConfigError(
-                "the state folder cannot be opened", where=self.path, got=str(error), fix=fix
+                "the state folder cannot be opened",
+                where=self.path,
+                got=str(error),
+                fix="one service holds a state folder at a time: stop the other, or choose "
+                "another --state",
             ) from error
         except sqlite3.DatabaseError as error:
-            got, fix = str(error), "choose another --state"
-            raise DataError(
-                "not a state that vaiom wrote", where=self.path, got=got, fix=fix
-            ) from error
+            raise self._damaged(str(error)) from error
 
     def close(self) -> None:
+        """Close the file; a clean end needs no log."""
         with self._lock:
+            try:
+                with self._db:
+                    self._db.execute("DELETE FROM facts WHERE name = ?", (_IN_USE,))
+            except sqlite3.Error:
+                pass  # a file that takes no writes keeps its log, as after a kill
             self._db.close()
 
     def fact(self, name: str) -> Any:
         """A JSON value; None if never set."""
         rows = self._rows("SELECT value FROM facts WHERE name = ?", name)
-        return json.loads(rows[0][0]) if rows else None
+        try:
+            return json.loads(rows[0][0]) if rows else None
+        except (TypeError, ValueError) as error:
+            raise self._damaged(f"the fact {name}: {error}") from error
 
     def set_fact(self, name: str, value: Any) -> None:
+        """Store a JSON value under a name."""
         with self.transaction("what the service knows could not be stored"):
-            self._db.execute(
-                "INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, json.dumps(value))
-            )
+            row = name, json.dumps(value)
+            self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", row)
 
     def append(
         self,
@@ -130,176 +143,227 @@ class Store:
         settled: Sequence[tuple[str, SettledForecast]] = (),
     ) -> None:
         """Store bars and settled forecasts with their symbols, all or none, durably."""
-        settled_rows = []
-        for symbol, forecast in settled:
-            as_of, target, replayed, quantiles, *scores = vars(forecast).values()
-            times = seconds_of(as_of), seconds_of(target)
-            settled_rows.append(
-                (symbol, self.model, *times, replayed, json.dumps(quantiles), *scores)
-            )
         with self.transaction("the bars could not be stored, and none was taken"):
-            self._insert(bars)
-            self._db.executemany(_INSERT_SETTLED, settled_rows)
-        self.num_since_snapshot += len(bars)
+            self._insert((symbol, seconds_of(bar.datetime), *bar[1:]) for symbol, bar in bars)
+            self._db.executemany(_INSERT_SETTLED, [self._settled_row(*each) for each in settled])
 
-    def put_snapshot(
-        self, states: dict[str, dict[str, Any]], imported: Sequence[tuple[str, BarRow]] = ()
-    ) -> None:
-        """Store every asset's state after its last bar; with the last bars imported from a folder,
-        as the seed.
-        """
-        rows = [
-            (symbol, json.dumps(state, separators=(",", ":"))) for symbol, state in states.items()
-        ]
-        with self.transaction("where the assets stand could not be stored"):
-            self._insert(imported)
-            for table, fact in (("snapshots", "snapshot"), ("seeds", "seed"))[: 1 + bool(imported)]:
-                self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)
-                self._db.execute(f"INSERT OR REPLACE INTO facts VALUES ('{fact}', {_LAST_ARRIVAL})")
-        self.num_since_snapshot = 0
+    def append_histories(self, frames: dict[str, pl.DataFrame]) -> None:
+        """Store whole histories, frames of a bar folder by symbol, all or none, durably."""
+        seconds = pl.col("Datetime").dt.epoch("s")
+        with self.transaction("the bars of the folder could not be stored"):
+            for symbol, frame in frames.items():
+                rows = frame.select(pl.lit(symbol), seconds, *NUMBER_COLUMNS)
+                self._insert(rows.iter_rows())
 
     def assets(self) -> list[StoredAsset]:
-        query = f"""
+        """What is stored of each asset, by symbol."""
+        query = """
             SELECT symbol, count(*), min(stamp), max(stamp),
-                max(CASE WHEN arrival <= {_SEED_ARRIVAL}
-                    AND symbol IN (SELECT symbol FROM seeds) THEN stamp END),
-                (SELECT count(*) FROM scored WHERE scored.symbol = bars.symbol)
+                (SELECT count(*) FROM settled WHERE settled.symbol = bars.symbol)
             FROM bars GROUP BY symbol ORDER BY symbol
         """
-        return [
-            StoredAsset(
-                symbol,
-                bars,
-                moment_of(first),
-                moment_of(last),
-                moment_of(seed) if seed else None,
-                scored,
-            )
-            for symbol, bars, first, last, seed, scored in self._rows(query)
-        ]
+        rows = self._rows(query)
+        with self._reading("the stamps of bars"):
+            return [
+                StoredAsset(symbol, bars, moment_of(first), moment_of(last), settled)
+                for symbol, bars, first, last, settled in rows
+            ]
 
-    def cut(self, symbols: Sequence[str], after: datetime) -> int:
-        """Remove assets' bars after a moment and what they settled, reset all assets to the seed;
-        returns a count.
-        """
-        for each in self.assets():
-            if each.symbol in symbols and each.seeded_to and each.first <= after < each.seeded_to:
-                problem, got = (
-                    "the bars that the asset would go on from are no longer stored",
-                    after.isoformat(),
-                )
-                expected = (
-                    f"{each.seeded_to.isoformat()} or later, or before "
-                    f"{each.first.isoformat()} to forget it"
-                )
-                fix = (
-                    "forget the asset and start the service with --bars of a folder that ends there"
-                )
-                raise RefusalError(
-                    422, problem, where=each.symbol, expected=expected, got=got, fix=fix
-                )
-        values = [(symbol, seconds_of(after)) for symbol in symbols]
-        with self.transaction("nothing was removed"):
-            removed = self._db.executemany(
-                "DELETE FROM bars WHERE symbol = ? AND stamp > ?", values
-            ).rowcount
-            self._db.executemany("DELETE FROM scored WHERE symbol = ? AND target > ?", values)
-            self._db.execute("DELETE FROM seeds WHERE symbol NOT IN (SELECT symbol FROM bars)")
-            self.rewind()
-        return removed
+    def symbols(self) -> list[str]:
+        """The assets that have bars."""
+        return [symbol for (symbol,) in self._rows("SELECT DISTINCT symbol FROM bars")]
 
-    def rewind(self) -> None:
-        """Make the next start replay every bar since the seed."""
-        # Arrival numbers continue from the last one left.
-        last = f"SELECT CAST(min({_SEED_ARRIVAL}, coalesce(max(arrival), 0)) AS TEXT) FROM bars"
-        with self.transaction("nothing was changed"):
-            self._db.execute("DELETE FROM snapshots")
-            self._db.execute("INSERT INTO snapshots SELECT * FROM seeds")
-            for fact in ("seed", "snapshot"):
-                self._db.execute(f"INSERT OR REPLACE INTO facts VALUES ('{fact}', ({last}))")
-
-    def snapshot(self) -> dict[str, dict[str, Any]]:
-        """The last stored state by symbol."""
-        return {
-            symbol: json.loads(state)
-            for symbol, state in self._rows("SELECT symbol, state FROM snapshots")
-        }
-
-    def bars_since_snapshot(self) -> list[tuple[str, BarRow]]:
-        """Symbols and bars in order of arrival."""
-        query = f"SELECT symbol, {_BAR} FROM bars WHERE arrival > ? ORDER BY arrival"
-        bars = [
-            (symbol, self._bar(symbol, row))
-            for symbol, *row in self._rows(query, self.fact("snapshot") or 0)
-        ]
-        self.num_since_snapshot = len(bars)
-        return bars
+    def bars(self, symbol: str) -> Bars:
+        """All bars of an asset, oldest first."""
+        rows = self._rows(f"SELECT {_BAR} FROM bars WHERE symbol = ? ORDER BY stamp", symbol)
+        with self._reading(f"the bars of {symbol}"):
+            # Seconds since 1970 are exact in float64.
+            seconds, *numbers = np.array(rows, np.float64).T.copy()
+            if seconds[0] < 0 or seconds[-1] > LAST_SECOND:
+                raise ValueError("a stamp before 1970 or after 2106")
+            return Bars(seconds.astype(np.int64), *numbers)
 
     def last_bars(self, symbol: str, number: int) -> list[BarRow]:
-        """Oldest first."""
+        """The last bars of an asset, oldest first."""
         query = f"SELECT {_BAR} FROM bars WHERE symbol = ? ORDER BY stamp DESC LIMIT ?"
-        return [self._bar(symbol, row) for row in self._rows(query, symbol, number)][::-1]
+        rows = self._rows(query, symbol, number)
+        with self._reading(f"the bars of {symbol}"):
+            return [BarRow(moment_of(stamp), *numbers) for stamp, *numbers in reversed(rows)]
 
     def last_settled(self, symbol: str, number: int) -> list[SettledForecast]:
-        """Oldest first."""
-        query = (
-            f"SELECT {_SETTLED} FROM scored WHERE symbol = ? AND model = ? ORDER BY as_of "
-            f"DESC LIMIT ?"
-        )
-        settled = []
-        for as_of, target, replayed, quantiles, *scores in self._rows(
-            query, symbol, self.model, number
-        ):
-            first = moment_of(as_of), moment_of(target), bool(replayed), json.loads(quantiles)
-            fields = zip(
-                SettledForecast.model_fields, (*first, *self._numbers(symbol, scores)), strict=True
-            )
-            settled.append(SettledForecast.model_construct(None, **dict(fields)))
-        return settled[::-1]
+        """The last settled forecasts of an asset, oldest first."""
+        query = f"""
+            SELECT {_SETTLED} FROM settled WHERE symbol = ? AND model = ?
+            ORDER BY as_of DESC LIMIT ?
+        """
+        rows = self._rows(query, symbol, self.model, number)
+        with self._reading(f"the settled forecasts of {symbol}"):
+            return [_settled_of(row) for row in reversed(rows)]
 
-    def _insert(self, bars: Sequence[tuple[str, BarRow]]) -> None:
-        rows = [(symbol, seconds_of(bar.datetime), *bar[1:]) for symbol, bar in bars]
-        self._db.executemany(_INSERT_BAR, rows)
+    def bucket_counts(self) -> dict[int, int]:
+        """How often each bucket came among the scored bars."""
+        query = """
+            SELECT bucket, count(*) FROM settled
+            WHERE model = ? AND model_bits IS NOT NULL GROUP BY bucket
+        """
+        return dict(self._rows(query, self.model))
+
+    def cut(self, symbols: Sequence[str], after: datetime) -> int:
+        """Remove assets' bars after a moment and what they settled; returns how many bars."""
+        values = [(symbol, seconds_of(after)) for symbol in symbols]
+        with self.transaction("nothing was removed"):
+            bars = "DELETE FROM bars WHERE symbol = ? AND stamp > ?"
+            removed = self._db.executemany(bars, values).rowcount
+            settled = "DELETE FROM settled WHERE symbol = ? AND target > ?"
+            self._db.executemany(settled, values)
+        return removed
+
+    def rebuild(self) -> None:
+        """Check every page of the file and write it anew."""
+        [(found,), *_] = self._rows("PRAGMA integrity_check")
+        if found != "ok":
+            raise self._damaged(found)
+        with self._lock:
+            self._db.execute("VACUUM")
 
     @contextmanager
     def transaction(self, failure: str) -> Iterator[None]:
-        """A durable transaction, or part of the enclosing one."""
+        """A durable transaction, or part of the enclosing one; `failure` is the problem that a
+        client is told.
+        """
+        fix = "look at the disk of the service, then try again"
         try:
             with self._lock:
-                outer, self._inside = self._inside, True
+                is_outer = not self._is_inside
+                self._is_inside = True
                 try:
-                    with nullcontext() if outer else self._db:
+                    if is_outer:
+                        self._require_files()
+                    with self._db if is_outer else nullcontext():
                         yield
                 finally:
-                    self._inside = outer
+                    self._is_inside = not is_outer
+        except _FileGoneError as error:
+            fix = "stop the service, put the files back, start it and send the bars since again"
+            raise self._refused(failure, str(error), fix) from error
         except sqlite3.Error as error:
-            fix = "look at the disk of the service, then try again"
-            raise RefusalError(
-                503, failure, where=self.path.name, got=str(error), retry_after=10, fix=fix
-            ) from error
+            raise self._refused(failure, str(error), fix) from error
 
-    def _bar(self, symbol: str, row: Sequence[Any]) -> BarRow:
-        seconds, *prices = self._numbers(symbol, row)
-        return BarRow(moment_of(seconds), *prices)
+    def _require_version(self) -> None:
+        [version] = self._db.execute("PRAGMA user_version").fetchone()
+        [tables] = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not tables:
+            self._db.execute(f"PRAGMA user_version = {_VERSION}")
+        elif version != _VERSION:
+            age = "a newer" if version > _VERSION else "an older"
+            fix = "choose another --state, and bring the bars in again with --bars"
+            if version > _VERSION:
+                fix = "install the newer vaiom, or choose another --state"
+            self._db.close()
+            raise DataError(f"{age} vaiom wrote this state", where=self.path, fix=fix)
 
-    def _numbers(self, symbol: str, row: Sequence[Any]) -> Sequence[Any]:
-        """Check columns of numbers, where SQLite accepts any text."""
-        wrong = [value for value in row if isinstance(value, (str, bytes))]
-        if wrong:
-            expected, got, where = (
-                "a number, or nothing",
-                repr(wrong[0]),
-                f"{self.path}, what is stored of {symbol}",
-            )
-            fix = (
-                f"remove its bars from there on (vaiom state {self.path.parent}), or choose "
-                f"another --state"
-            )
+    def _require_log(self, is_accepted: bool) -> None:
+        """Refuse a file that was not closed and has lost its log."""
+        if self.fact(_IN_USE) and not is_accepted:
+            self._db.close()
             raise DataError(
-                "the stored bars are damaged", where=where, expected=expected, got=got, fix=fix
+                "the last service was killed, and the log of its last bars is gone: acknowledged "
+                "bars may be missing",
+                where=self.path,
+                expected=f"{LOG_NAME} beside it",
+                fix="put that file back; or accept the loss with `vaiom state DIR --rebuild`, "
+                "start the service and send the bars that it lacks again",
             )
-        return row
+
+    def _require_files(self) -> None:
+        """Refuse to write where nobody will find it: an open file may have lost its name."""
+        for file, seen in self._files.items():
+            try:
+                found = file.stat()
+            except OSError as error:
+                raise _FileGoneError(f"{file.name} is gone") from error
+            if not seen.is_whole(found):
+                raise _FileGoneError(f"{file.name} was replaced or cut short by somebody else")
+
+    def _insert(self, rows: Iterable[Sequence[Any]]) -> None:
+        self._db.executemany(_INSERT_BAR, rows)
+
+    def _settled_row(self, symbol: str, forecast: SettledForecast) -> tuple[Any, ...]:
+        """A settled forecast in the order of `_INSERT_SETTLED`."""
+        return (
+            symbol,
+            self.model,
+            seconds_of(forecast.as_of),
+            seconds_of(forecast.target_time),
+            forecast.replayed,
+            json.dumps(forecast.quantiles),
+            forecast.log_return,
+            forecast.bucket,
+            forecast.model_bits,
+            forecast.frequency_bits,
+            forecast.pit,
+        )
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self.transaction("what is stored could not be read"):
-            return self._db.execute(query, values).fetchall()
+        try:
+            with self._lock:
+                return self._db.execute(query, values).fetchall()
+        except (sqlite3.OperationalError, sqlite3.ProgrammingError) as error:
+            fix = "look at the disk of the service, then try again"
+            failure = "what is stored could not be read"
+            raise self._refused(failure, str(error), fix) from error
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(str(error)) from error
+
+    @contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
+        """Name what cannot be understood: SQLite accepts any value in any column."""
+        try:
+            yield
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            raise self._damaged(f"{what}: {error}") from error
+
+    def _refused(self, failure: str, got: str, fix: str) -> RefusalError:
+        return RefusalError(503, failure, where=self.path.name, got=got, retry_after=10, fix=fix)
+
+    def _damaged(self, got: str) -> DataError:
+        return DataError(
+            "the stored state is damaged",
+            where=self.path,
+            got=got,
+            fix="put a backup in its place; or remove wrong bars with `vaiom state DIR --after`; "
+            "or choose another --state and bring the bars in again with --bars",
+        )
+
+
+class _FileGoneError(Exception):
+    """A file of the open database is not what it was."""
+
+
+class _Seen:
+    """An open file as it was last seen: SQLite never makes it shorter."""
+
+    def __init__(self, stat: os.stat_result) -> None:
+        self.stat = stat
+
+    def is_whole(self, found: os.stat_result) -> bool:
+        """Whether it is the same file and has lost nothing."""
+        is_same = os.path.samestat(found, self.stat) and found.st_size >= self.stat.st_size
+        if is_same:
+            self.stat = found
+        return is_same
+
+
+def _settled_of(row: Sequence[Any]) -> SettledForecast:
+    as_of, target, replayed, quantiles, log_ret, bucket, *scores = row
+    numbers = [None if each is None else float(each) for each in (log_ret, *scores)]
+    names = ("log_return", "model_bits", "frequency_bits", "pit")
+    return SettledForecast.model_construct(
+        None,
+        as_of=moment_of(as_of),
+        target_time=moment_of(target),
+        replayed=bool(replayed),
+        quantiles=json.loads(quantiles),
+        bucket=int(bucket),
+        **dict(zip(names, numbers, strict=True)),
+    )
