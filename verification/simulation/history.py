@@ -29,6 +29,7 @@ from unittest.mock import patch
 import numpy as np
 
 from vaiom.errors import UserError
+from vaiom.features.recursions import Bars
 from vaiom.forecast.bars import moment_of, seconds_of
 from vaiom.forecast.ledger import Commitment, ForecastLedger, Removal, read_ledger
 from vaiom.serve.app import Service
@@ -55,13 +56,13 @@ from verification.simulation.models import (
     as_tuple,
 )
 
-BACKFILL, SNAPSHOT_EVERY = 6, 5
+BACKFILL = 6
 TOLERANCE = 1e-6
 LONGEST_WAIT_S = 3_600.0
 MOST_LIVES = 4
 MEMORY = Path("/dev/shm")
 NAMES = ("datetime", "open", "high", "low", "close", "volume")
-STORED = "SELECT symbol, stamp, open, high, low, close, volume FROM bars ORDER BY arrival"
+STORED = "SELECT symbol, stamp, open, high, low, close, volume FROM bars ORDER BY symbol, stamp"
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +79,7 @@ class Request:
             return tuple(bar for bar in stored if bar[0] <= self.after)
         if self.kind == "bring":
             newer = tuple(bar for bar in self.bars if not stored or bar[0] > stored[-1][0])
-            return stored + (newer if stored else newer[-CONTEXT:])
+            return stored + newer
         follows = all(late[0] > early[0] for early, late in pairwise((*stored[-1:], *self.bars)))
         return stored + self.bars if self.kind == "push" and follows else None
 
@@ -166,15 +167,6 @@ def _held() -> Counter[str]:
     return Counter([*files, *(thread.name for thread in threading.enumerate())])
 
 
-def _now(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """The answer of one that waits for nothing."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value
-    raise ViolationError("a reader waits")
-
-
 class History:
     def __init__(self, chance: random.Random, model: Model, folder: Path) -> None:
         self._seeds, self.chance, self.model, self.folder = chance, chance, model, folder
@@ -203,8 +195,8 @@ class History:
             LedgerPath.machine.closing.append(opened.close)
             return opened
 
-        def live(*values: Any) -> LiveAssets:
-            return LiveAssets(*values, clock=LedgerPath.machine.now)
+        def live(*values: Any, **options: Any) -> LiveAssets:
+            return LiveAssets(*values, **options, clock=LedgerPath.machine.now)
 
         stand_ins = {
             "os.fsync": lambda descriptor: LedgerPath.machine.fsync(descriptor),
@@ -215,7 +207,6 @@ class History:
             "vaiom.serve.app.Forecaster.load": lambda *_: self.model.forecaster,
             "vaiom.serve.schemas.ModelCard.of": lambda *_: self.model.card,
             "vaiom.serve.state.read_bars": lambda *_: self.model.frames,
-            "vaiom.serve.state.SNAPSHOT_EVERY": SNAPSHOT_EVERY,
         }
         with ExitStack() as stack:
             for name, stand_in in stand_ins.items():
@@ -406,9 +397,9 @@ class History:
         forget = self.chance.random() < 0.2
         self.cuts, self.forgets = True, self.forgets or forget
         last = self._following(symbol)[0][0]
-        after = (
-            self.folder_bars[symbol][0][0] if forget else last - 3_600 * self.chance.randint(0, 9)
-        )
+        after = last - 3_600 * self.chance.choice([0, 1, 2, 5, 9, 30, 200])
+        if forget:
+            after = self.folder_bars[symbol][0][0] - 1
         path = f"/v1/assets/{symbol}/bars?after={moment_of(after).isoformat()}"
         await self._change(symbol, Request("cut", after=after), "DELETE", path)
 
@@ -435,7 +426,7 @@ class History:
         """While another thread waits for the disk: all of a request is there or nothing of it."""
         live = self.service.live
         for symbol in live.symbols:
-            _now(live.history(symbol))
+            live.history(symbol, CONTEXT)
             stream = live.online.streams.get(symbol)
             if (stream and stream.seconds) not in self.possible[symbol].last_stamps():
                 raise ViolationError(
@@ -516,8 +507,8 @@ class History:
             symbol = answer["symbol"]
             bars = stored[symbol]
             self.possible[symbol].see(bars)
-            known = len(bars) + (HISTORY - CONTEXT if self._is_seeded(bars, symbol) else 0)
-            if (answer["as_of"], answer["num_bars"]) != (moment_of(bars[-1][0]).isoformat(), known):
+            stands = moment_of(bars[-1][0]).isoformat(), len(bars)
+            if (answer["as_of"], answer["num_bars"]) != stands:
                 raise ViolationError(f"{symbol} stands elsewhere than what is stored of it")
             _, past = await self._ask("GET", f"/v1/assets/{symbol}/history")
             self._check_settled(past["forecasts"], bars, symbol)
@@ -525,8 +516,6 @@ class History:
             if shown != [(moment_of(bar[0]).isoformat(), bar[4]) for bar in bars[-CONTEXT:]]:
                 raise ViolationError(f"other bars of {symbol} are shown than are stored")
             status, forecast = await self._ask("GET", f"/v1/assets/{symbol}/forecast")
-            if self.forgets and self.model.forecaster.reads_other_assets:
-                continue  # rows of one have read what was forgotten of the other
             if (status == 200) != (symbol in ready):
                 raise ViolationError(f"the forecast of {symbol}: {status}")
             if symbol in ready:
@@ -548,27 +537,21 @@ class History:
                 f"a forecast of {symbol} was scored by a bar that was learned from or is not stored"
             )
 
-    def _is_seeded(self, bars: tuple[Bar, ...], symbol: str) -> bool:
-        return bars[0][0] <= self.folder_bars[symbol][-1][0]
-
     def _replay(self) -> dict[str, Any]:
-        """The stored bars taken one by one, in the order of their arrival: the forecasts at the
-        end.
-        """
-        stored, reads_others = self._stored(), self.model.forecaster.reads_other_assets
-        online = self.model.seeded.copy()
-        online.streams = {
-            symbol: stream
-            for symbol, stream in online.streams.items()
-            if self._is_seeded(stored[symbol], symbol)
-        }
-        for symbol, *bar in self.service.store._db.plain(STORED):
-            if symbol in online.streams and bar[0] <= self.folder_bars[symbol][-1][0]:
-                continue
-            row = dict(zip(NAMES, (moment_of(bar[0]), *bar[1:]), strict=True))
-            made = online.push(symbol, row, forecast=not reads_others)
-            if made:
-                self.forecasts[symbol, bar[0]] = made
+        """The stored bars, those after the folder's one by one: the forecasts at the end."""
+        online = self.model.forecaster.online()
+        for symbol, bars in self._stored().items():
+            end = self.folder_bars[symbol][-1][0]
+            brought = [bar for bar in bars if bar[0] <= end]
+            if brought:
+                seconds, *numbers = np.array(brought, np.float64).T
+                online.take({symbol: Bars(seconds.astype(np.int64), *numbers)})
+            for bar in bars[len(brought) :]:
+                row = dict(zip(NAMES, (moment_of(bar[0]), *bar[1:]), strict=True))
+                # What others had read when it came is not known.
+                made = online.push(symbol, row, forecast=not online.forecaster.reads_other_assets)
+                if made:
+                    self.forecasts[symbol, bar[0]] = made
         return online.forecast_many([symbol for symbol in online.streams if online.ready(symbol)])
 
     def _compare(self, shown: dict[str, Any], dist: Any) -> None:

@@ -19,7 +19,6 @@ from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.features.fields import CROSS_FIELDS
 from vaiom.forecast.bars import seconds_of
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.stream import OnlineForecaster
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import Provenance, save_checkpoint
 from vaiom.model.vaiom import Vaiom
@@ -50,8 +49,6 @@ class Model:
     frames: dict[str, pl.DataFrame]
     """The bar folder."""
     later: dict[str, list[Bar]]
-    seeded: OnlineForecaster
-    """After the bars of the folder."""
     card: schemas.ModelCard
     front: SimpleNamespace
     app: Any
@@ -92,17 +89,10 @@ def load_model(folder: Path, name: str) -> Model:
     forecaster = Forecaster.load(folder / f"{name}.safetensors")
     bars = {symbol: pl.read_parquet(folder / "bars" / f"{symbol}.parquet") for symbol in SYMBOLS}
     frames = {symbol: frame[:HISTORY] for symbol, frame in bars.items()}
-    seeded = forecaster.online()
-    seeded.extend_many(frames)
     config = ServeConfig(run=folder, state=folder, api_keys=(KEY,))
-    front = SimpleNamespace(
-        service=None, config=config, metrics=monitor.Metrics(), live=SimpleNamespace()
-    )
-    for _, _, route, *_ in app._ROUTES:
-        of_live = route.startswith("live.")
-        setattr(
-            front.live if of_live else front, route.removeprefix("live."), _passed_on(front, route)
-        )
+    front = SimpleNamespace(service=None, config=config, metrics=monitor.Metrics())
+    for _, _, route, *_ in app.ROUTES:
+        setattr(front, route, _passed_on(front, route))
     later = {
         symbol: [as_tuple(row) for row in frame[HISTORY:].iter_rows()]
         for symbol, frame in bars.items()
@@ -111,7 +101,6 @@ def load_model(folder: Path, name: str) -> Model:
         forecaster=forecaster,
         frames=frames,
         later=later,
-        seeded=seeded,
         card=schemas.ModelCard.of(forecaster),
         front=front,
         app=app.make_app(front),
@@ -123,12 +112,10 @@ def as_tuple(row: Sequence[Any]) -> Bar:
 
 
 def _passed_on(front: SimpleNamespace, route: str) -> Callable[..., Awaitable[Any]]:
-    name = route.removeprefix("live.")
-    kind: Any = app.LiveAssets if name != route else app.Service
+    """A handler that asks the service of the moment, with the signature of the real one."""
 
     async def answer(*values: Any, **named: Any) -> Any:
-        place = front.service.live if name != route else front.service
-        return await getattr(place, name)(*values, **named)
+        return await getattr(front.service, route)(*values, **named)
 
-    answer.__wrapped__ = getattr(kind, name).__get__(front)  # type: ignore[attr-defined]
+    answer.__wrapped__ = getattr(app.Service, route).__get__(front)  # type: ignore[attr-defined]
     return answer

@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from vaiom.forecast.ledger import ForecastLedger
+from vaiom.forecast.stream import OnlineForecaster
 from vaiom.serve.app import Service
 from vaiom.serve.state import LiveAssets
 from vaiom.serve.store import Store
@@ -21,28 +22,27 @@ Change = tuple[type, str, dict[str, str]]
 """A class, a method, and code of it with what stands in its place."""
 
 _TRANSACTION = 'with self.transaction("the bars could not be stored, and none was taken"):'
-_SNAPSHOT = 'self.store.put_snapshot(after.to_json()["assets"])'
-_ANOTHER = "(SELECT state FROM snapshots ORDER BY symbol DESC LIMIT 1)"
-_ONE_BY_ONE = """for each in bars:
-            self._insert([each])
+_INSERT = "self._insert((symbol, seconds_of(bar.datetime), *bar[1:]) for symbol, bar in bars)"
+_ONE_BY_ONE = """for symbol, bar in bars:
+            self._insert([(symbol, seconds_of(bar.datetime), *bar[1:])])
             self._db.commit()"""
-_REPEATED = "if before and bar.datetime <= before.last:"
-_SKIPPED = """if before and bar.datetime == before.last:
-            first = first or before.columns
-            continue
-        if before and bar.datetime < before.last:"""
+
+_TOO_SOON = "if stamp - last < self"
+_NOT_TWICE = "if last < stamp and stamp - last < self"
 
 BUGS: dict[str, list[Change]] = {
     "a commit is skipped": [(Store, "append", {_TRANSACTION: "if True:"})],
     "acknowledged before it is flushed": [
-        (Store, "__init__", {"synchronous=FULL": "synchronous=OFF"})
+        (Store, "_open", {"synchronous=FULL": "synchronous=OFF"})
     ],
-    "a snapshot before the commit": [
-        (LiveAssets, "_settle", {"due = []": f"due = []\n    {_SNAPSHOT}"}),
-    ],
-    "a request is stored bar by bar": [(Store, "append", {"self._insert(bars)": _ONE_BY_ONE})],
+    "a request is stored bar by bar": [(Store, "append", {_INSERT: _ONE_BY_ONE})],
     "a repeated bar is acknowledged": [
-        (LiveAssets, "_advanced", {_REPEATED: _SKIPPED}),
+        (LiveAssets, "_require_next", {"stamp <= last:": "stamp < last:", _TOO_SOON: _NOT_TWICE}),
+        (
+            OnlineForecaster,
+            "_require_next",
+            {"stamp <= last:": "stamp < last:", _TOO_SOON: _NOT_TWICE},
+        ),
         (Store, "_insert", {"_INSERT_BAR,": '_INSERT_BAR.replace("INSERT", "INSERT OR IGNORE"),'}),
     ],
     "a lock is leaked": [
@@ -56,24 +56,37 @@ BUGS: dict[str, list[Change]] = {
             },
         ),
     ],
-    "another asset's state is restored": [
-        (Store, "snapshot", {"symbol, state FROM": f"symbol, {_ANOTHER} FROM"})
+    "another asset's bars are restored": [
+        (LiveAssets, "__init__", {"store.bars(symbol)": "store.bars(store.symbols()[-1])"})
+    ],
+    "the first bars alone are restored": [
+        (Store, "bars", {"ORDER BY stamp": "ORDER BY stamp LIMIT 125"})
     ],
     "the clock is not asked": [(LiveAssets, "_require_past", {"if stamp > latest:": "if False:"})],
     "the grid is not looked at": [
         (LiveAssets, "_require_on_grid", {"if allowed.isdis": "if False and allowed.isdis"})
     ],
-    "a cut leaves what is live": [
-        (LiveAssets, "cut", {"vars(self).update(vars(reloaded))": "pass"})
+    "a cut leaves what is live": [(LiveAssets, "cut", {"self.online = online": "pass"})],
+    "a cut leaves what others read": [
+        (LiveAssets, "cut", {"= self.forecaster.reads_other_assets": "= False"})
     ],
-    "a cut leaves the snapshot": [(Store, "cut", {"self.rewind()": "pass"})],
+    "a cut leaves a bar": [
+        (
+            Store,
+            "cut",
+            {"bars WHERE symbol = ? AND stamp > ?": "bars WHERE symbol = ? AND stamp > 3600 + ?"},
+        )
+    ],
     "a bar before its forecast is on record": [
-        (LiveAssets, "push_all", {"self.ledger or len(bars) > 1 or not step or ": ""}),
+        (
+            LiveAssets,
+            "_forecast_before",
+            {"self.ledger or num_bars > 1 or not is_cached": "symbol not in self._forecasts"},
+        ),
     ],
     "bars that were learned from are scored": [
-        (LiveAssets, "_replay", {"stamp >= self.train_end": "True"})
+        (LiveAssets, "settle_past", {"if self.train_end:": "if False:"})
     ],
-    "a bar is replayed twice": [(Store, "bars_since_snapshot", {"arrival > ?": "arrival >= ?"})],
     "readers see what is not stored": [
         (LiveAssets, "push_all", {"computed = time": "self.online = after\n    computed = time"}),
     ],
@@ -83,7 +96,7 @@ BUGS: dict[str, list[Change]] = {
     "the ledger's name is not flushed": [
         (ForecastLedger, "__init__", {"flush(file.parent)": "pass"})
     ],
-    "what is open is left open": [(Service, "stop", {"self.store.close()": "pass"})],
+    "what is open is left open": [(Service, "stop", {"self._files_open.close()": "pass"})],
 }
 
 

@@ -13,7 +13,7 @@ import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from functools import partial, wraps
 from importlib.resources import files
 from importlib.util import find_spec
@@ -48,7 +48,7 @@ _KEYS = (401, 429)
 _READ = (*_KEYS, 404, 422, 503)
 _WRITE = (*_KEYS, 400, 408, 413, 422, 503)
 # Method, path, handler, OpenAPI group, error statuses.
-_ROUTES = (
+ROUTES = (
     ("POST", "/v1/forecast", "forecast", "forecasts", _WRITE),
     ("GET", "/v1/forecast", "every", "forecasts", _READ),
     ("POST", "/v1/assets/{symbol}/bars", "push", "live assets", (*_WRITE, 404, 409)),
@@ -84,19 +84,23 @@ class Service:
             torch.set_num_threads(config.threads)
         self.forecaster = Forecaster.load(config.run, config.device, config.threads)
         self.model_card = schemas.ModelCard.of(self.forecaster)
-        self.store = Store(config.state, self.forecaster.card.sha256)
-        self.ledger = (
-            ForecastLedger(config.ledger, self.forecaster.card.sha256) if config.ledger else None
-        )
-        self.live = LiveAssets(
-            self.forecaster,
-            self.store,
-            config.alert_bits,
-            self.ledger,
-            config.utc_offset,
-            folder=config.bars,
-            backfill=config.backfill,
-        )
+        sha256 = self.forecaster.card.sha256
+        with ExitStack() as files_open:
+            self.store = files_open.enter_context(closing(Store(config.state, sha256)))
+            self.ledger: ForecastLedger | None = None
+            if config.ledger:
+                ledger = ForecastLedger(config.ledger, sha256)
+                self.ledger = files_open.enter_context(closing(ledger))
+            self.live = LiveAssets(
+                self.forecaster,
+                self.store,
+                config.alert_bits,
+                self.ledger,
+                config.utc_offset,
+                folder=config.bars,
+                backfill=config.backfill,
+            )
+            self._files_open = files_open.pop_all()
         self.posted = PostedHistories(self.forecaster)
         self.metrics = Metrics()
         self.metrics.model.labels(self.model_card.sha256, self.model_card.experiment).set(1)
@@ -131,9 +135,7 @@ class Service:
         await asyncio.gather(self._warming_up, return_exceptions=True)
         self._model.shutdown()
         self._state.shutdown()
-        self.store.close()
-        if self.ledger:
-            self.ledger.close()
+        self._files_open.close()
 
     async def forecast(
         self, body: schemas.ForecastRequest, horizon: schemas.Horizon = 1
@@ -391,7 +393,7 @@ def make_app(service: Service) -> FastAPI:
         },
     )
     app.add_middleware(LimitMiddleware, config=service.config, metrics=service.metrics)
-    for method, path, name, group, statuses in _ROUTES:
+    for method, path, name, group, statuses in ROUTES:
         kind: Any = {"response_class": PlainTextResponse} if path == "/metrics" else {}
         refusals: dict[int | str, Any] = {
             status: {"model": ErrorAnswer, "description": STATUSES[status]}

@@ -192,7 +192,8 @@ class LiveAssets:
         after.take({symbol: _features_of(bars) for symbol, bars in taken.items()})
         advanced = time.perf_counter()
         dists = after.forecast_many([symbol for symbol in taken if after.ready(symbol)])
-        settled = self._settle(after, [*taken])
+        first = {symbol: bars[0].datetime for symbol, bars in taken.items()}
+        settled = self._settle(after, first)
         shown = dict(zip(dists, to_dicts([*dists.values()]), strict=True)) if dists else {}
         computed = time.perf_counter()
         try:
@@ -497,12 +498,12 @@ class LiveAssets:
             self.newest(symbol)
 
     def _settle(
-        self, after: OnlineForecaster, symbols: Sequence[str]
+        self, after: OnlineForecaster, first: Mapping[str, datetime]
     ) -> dict[str, SettledForecast]:
-        """Score the forecasts before the first new bars of assets."""
+        """Score the forecasts before the first new bars of assets, which have these stamps."""
         due = {}
-        for symbol in symbols:
-            if self.online.ready(symbol):
+        for symbol, stamp in first.items():
+            if self.online.ready(symbol) and not (self.train_end and stamp < self.train_end):
                 dist = self.forecast(symbol)
                 if dist is None and symbol in self._forecasts:
                     # Bars of other assets changed its inputs: it was made again with the next.

@@ -11,8 +11,9 @@ import json
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ import polars as pl
 from vaiom.errors import ConfigError, DataError
 from vaiom.features.calendar import LAST_SECOND
 from vaiom.features.recursions import Bars
-from vaiom.files import ensure_folder
+from vaiom.files import FolderInUseError, ensure_folder, flush, hold_folder
 from vaiom.forecast.bars import moment_of, seconds_of
 from vaiom.market.folder import NUMBER_COLUMNS
 from vaiom.serve.follow import BarRow
@@ -32,6 +33,9 @@ from vaiom.serve.schemas import RefusalError, SettledForecast
 FILE_NAME = "live.sqlite"
 LOG_NAME = FILE_NAME + "-wal"
 """SQLite's write-ahead log, which holds the last transactions while the file is in use."""
+
+MARK_NAME = "live.in-use"
+"""An empty file that is there from an opening to the next clean end."""
 
 _VERSION = 2
 """Version 1 kept only the last bars of each asset."""
@@ -54,8 +58,6 @@ _INSERT_SETTLED = f"""
     INSERT OR REPLACE INTO settled (symbol, model, {_SETTLED})
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_IN_USE = "in_use"
-"""The fact that is true in the file from its opening to its clean end."""
 
 
 class StoredAsset(NamedTuple):
@@ -83,45 +85,71 @@ class Store:
         self._is_inside = False
         """Whether a transaction is open."""
         self._files: dict[Path, _Seen] = {}
-        log = folder / LOG_NAME
-        had_log = log.is_file()
+        self._mark = folder / MARK_NAME
         try:
-            # Each `with self._db` is one transaction.
-            self._db = sqlite3.connect(
-                self.path, isolation_level="IMMEDIATE", check_same_thread=False, timeout=1.0
-            )
-            # The first write locks the file for this process; a second process is refused here.
-            self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript("BEGIN IMMEDIATE; COMMIT;")
-            self._require_version()
-            self._db.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
-            self._require_log(had_log or accept_loss)
-            self.set_fact(_IN_USE, True)
-            # Into the file itself: if the log is lost after a crash, the file tells of it.
-            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
-            self._files = {file: _Seen(file.stat()) for file in (self.path, log)}
-        except sqlite3.OperationalError as error:
+            with ExitStack() as opened:
+                self._open(opened, accept_loss)
+                self._opened = opened.pop_all()
+        except FolderInUseError as error:
+            raise ConfigError(
+                "one service holds a state folder at a time",
+                where=folder,
+                got=error.got,
+                fix="stop the other service, or choose another --state",
+            ) from error
+        except (sqlite3.OperationalError, OSError) as error:
             raise ConfigError(
                 "the state folder cannot be opened",
                 where=self.path,
                 got=str(error),
-                fix="one service holds a state folder at a time: stop the other, or choose "
-                "another --state",
+                fix="look at the disk, and at who else has the file open; or choose another "
+                "--state",
             ) from error
         except sqlite3.DatabaseError as error:
             raise self._damaged(str(error)) from error
 
+    def _open(self, opened: ExitStack, accept_loss: bool) -> None:
+        """Open the file; `opened` undoes it."""
+        log = self.path.with_name(LOG_NAME)
+        opened.enter_context(hold_folder(self.path))
+        is_lost = self._mark.exists() and not log.is_file()
+        # Each `with self._db` is one transaction.
+        self._db = sqlite3.connect(
+            self.path, isolation_level="IMMEDIATE", check_same_thread=False, timeout=1.0
+        )
+        opened.callback(self._db.close)
+        if is_lost and not accept_loss:
+            raise DataError(
+                "the last service was killed, and the log of its last bars is gone: acknowledged "
+                "bars may be missing",
+                where=self.path,
+                expected=f"{LOG_NAME} beside it",
+                fix="put that file back; or accept the loss with `vaiom state DIR --rebuild`, "
+                "start the service and send the bars that it lacks again",
+            )
+        # The mark goes before the file is closed, when SQLite removes the log.
+        opened.callback(self._unmark)
+        self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        self._db.executescript("BEGIN IMMEDIATE; COMMIT;")
+        self._require_version()
+        self._db.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
+        self._mark.touch()
+        flush(self.path.parent)
+        # A process that ends by an error closes the file without `close`.
+        weakref.finalize(self, self._mark.unlink, missing_ok=True)
+        self._files = {file: _Seen(file.stat()) for file in (self.path, log)}
+
     def close(self) -> None:
-        """Close the file; a clean end needs no log."""
+        """Close the file, which needs no log then."""
         with self._lock:
-            try:
-                with self._db:
-                    self._db.execute("DELETE FROM facts WHERE name = ?", (_IN_USE,))
-            except sqlite3.Error:
-                pass  # a file that takes no writes keeps its log, as after a kill
-            self._db.close()
+            self._opened.close()
+
+    def _unmark(self) -> None:
+        with suppress(OSError):  # a mark that stays does no harm while the log stays
+            self._mark.unlink(missing_ok=True)
+            flush(self.path.parent)
 
     def fact(self, name: str) -> Any:
         """A JSON value; None if never set."""
@@ -259,21 +287,7 @@ class Store:
             fix = "choose another --state, and bring the bars in again with --bars"
             if version > _VERSION:
                 fix = "install the newer vaiom, or choose another --state"
-            self._db.close()
             raise DataError(f"{age} vaiom wrote this state", where=self.path, fix=fix)
-
-    def _require_log(self, is_accepted: bool) -> None:
-        """Refuse a file that was not closed and has lost its log."""
-        if self.fact(_IN_USE) and not is_accepted:
-            self._db.close()
-            raise DataError(
-                "the last service was killed, and the log of its last bars is gone: acknowledged "
-                "bars may be missing",
-                where=self.path,
-                expected=f"{LOG_NAME} beside it",
-                fix="put that file back; or accept the loss with `vaiom state DIR --rebuild`, "
-                "start the service and send the bars that it lacks again",
-            )
 
     def _require_files(self) -> None:
         """Refuse to write where nobody will find it: an open file may have lost its name."""
