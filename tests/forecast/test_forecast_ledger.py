@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_distribution import distribution
 
 import vaiom.forecast.ledger
+from distribution.test_distribution import distribution
 from vaiom.errors import DataError
 from vaiom.files import FolderInUseError, sha256_of
 from vaiom.forecast.ledger import Commitment, ForecastLedger, Settlement, e_value, read_ledger

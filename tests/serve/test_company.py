@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from forecast.streams import assert_same_streams
 from serve_runs import TinyRun, as_json, bar_row, config_of, in_process, reading_others
 
+from forecast.streams import assert_same_streams
 from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.stream import OnlineForecaster

@@ -58,9 +58,7 @@ def forecast_rows(
     return BucketDistribution(probs=probs, sigma=last["sigma20"], shape=shape), last
 
 
-def score_last_rows(
-    forecaster: Forecaster, symbol: str, rows: Columns, number: int
-) -> ScoreSeries:
+def score_last_rows(forecaster: Forecaster, symbol: str, rows: Columns, number: int) -> ScoreSeries:
     """Scores and scales of an asset's last `number` rows, by the forecasts before them."""
     newest = {name: column[-(number + forecaster.context) :] for name, column in rows.items()}
     dists, last = forecast_rows(forecaster, symbol, newest, number + 1)

@@ -369,7 +369,9 @@ class OnlineForecaster:
             if behind > MAX_ROWS:
                 # Prefill all but the last row: it is the only one that may still change.
                 before = inputs_of(config, stream.rows(config.context, before=1), meta)
-                stream.caches[:] = [decoder.prefill(before, meta, stream.num_bars - 1 - len(before))]
+                stream.caches[:] = [
+                    decoder.prefill(before, meta, stream.num_bars - 1 - len(before))
+                ]
                 behind = 1
             if behind:
                 more[symbol] = (
