@@ -225,41 +225,6 @@ def seeds(events: ScoredEvents, runs: Mapping[str, Floats]) -> dict[str, Figures
     return out
 
 
-def sample_size(events: ScoredEvents) -> Figures:
-    """What the caveats count."""
-    return {
-        "num_assets": len(set(events.symbols.tolist())),
-        "num_months": len(set(months_of(events))),
-        "empty_buckets": sorted(set(range(1, NUM_BUCKETS + 1)) - set(events.buckets.tolist())),
-    }
-
-
-def observed_shares(events: ScoredEvents) -> Figures:
-    """What of the calibration is known without the forecasts: how often each outcome came."""
-
-    def came(*buckets: int) -> float:
-        return mean([float(bucket in buckets) for bucket in events.buckets.tolist()])
-
-    return {
-        "buckets": [{"outcome": str(k), "observed": came(k)} for k in range(1, NUM_BUCKETS + 1)],
-        "cumulative": [
-            {"outcome": f"<= {k}", "observed": came(*range(1, k + 1))}
-            for k in range(1, NUM_BUCKETS)
-        ],
-        "tails": [{"outcome": side, "observed": came(*buckets)} for side, buckets in TAILS.items()],
-    }
-
-
-def joined(parts: Sequence[ScoredEvents]) -> ScoredEvents:
-    common = [name for name in parts[0].bits if all(name in part.bits for part in parts)]
-    return ScoredEvents(
-        symbols=np.concatenate([part.symbols for part in parts]),
-        target_times=np.concatenate([part.target_times for part in parts]),
-        buckets=np.concatenate([part.buckets for part in parts]),
-        bits={name: np.concatenate([part.bits[name] for part in parts]) for name in common},
-    )
-
-
 def figures_of(events: ScoredEvents) -> Figures:
     """What follows from the events alone, as the evaluation file spells it."""
     labels: dict[str, list[Any]] = {
