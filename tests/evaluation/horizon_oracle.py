@@ -22,7 +22,7 @@ from vaiom.evaluation.scores import MODEL, event_bits
 from vaiom.files import read_json
 from vaiom.model.horizon_heads import load_horizons
 from vaiom.run import Run
-from vaiom.simulation.market import Asset, calendar_profile
+from vaiom.simulation.hours import Asset, calendar_profile
 from vaiom.simulation.oracle import TRUTH_FOLDER, UNIT_VARIANCE, Dynamics, Oracle, Truth
 
 FUTURES = 2_000

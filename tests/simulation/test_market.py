@@ -23,16 +23,10 @@ from vaiom.corpus.build import corpus_in_memory
 from vaiom.errors import DataError
 from vaiom.market.folder import BAR_SCHEMA, read_bars
 from vaiom.market.symbols import default_class
-from vaiom.simulation import market as market_room
-from vaiom.simulation.market import (
-    MarketConfig,
-    SimulatedAsset,
-    calendar_profile,
-    simulate,
-    trading_stamps,
-    write_market,
-)
+from vaiom.simulation.hours import Asset, calendar_profile, trading_stamps
+from vaiom.simulation.market import MarketConfig, simulate, simulate_assets, write_market
 from vaiom.simulation.oracle import Dynamics, Filter, Oracle
+from vaiom.simulation.prices import SimulatedAsset
 
 SMALL = MarketConfig(assets=3, bars=15_000, faults_per_bar=0.005)
 STORED = Path(__file__).parent / "stored_market"
@@ -120,13 +114,23 @@ def test_there_are_two_classes_as_the_corpus_sees_them() -> None:
     }
 
 
+SOME_PAIR = Asset("PAIR", False, 1.0, 100_000, 0.001, (1.0, 1.0, 1.0))
+SOME_METAL = replace(SOME_PAIR, metal=True)
+
+
+def stamps_of(asset: Asset, config: MarketConfig) -> np.ndarray:
+    """Of all rows, and of the one after them."""
+    stamps = trading_stamps(asset, config.bars, config.step, config.end, 0, config.bars + 1)
+    return stamps.astype("datetime64[us]")
+
+
 @pytest.mark.parametrize(("timeframe", "minutes"), [("1h", 60), ("45min", 45), ("10min", 10)])
 @pytest.mark.parametrize("metal", [False, True])
 def test_the_calendar_closes_on_weekends_and_holidays(
     metal: bool, timeframe: str, minutes: int
 ) -> None:
     config = MarketConfig(bars=30_000 * minutes // 60, timeframe=timeframe)
-    stamps = pl.Series(trading_stamps(metal, config, 0, config.bars + 1).astype("datetime64[us]"))
+    stamps = pl.Series(stamps_of(SOME_METAL if metal else SOME_PAIR, config))
     assert len(stamps) == config.bars + 1
     assert stamps[-2] == datetime(2025, 12, 31, 23)
     every = pl.datetime_range(stamps[0], stamps[-1], timedelta(minutes=minutes), eager=True)
@@ -140,9 +144,7 @@ def test_the_calendar_closes_on_weekends_and_holidays(
 
 def test_the_truth_follows_from_the_printed_bars_alone(market: dict[str, SimulatedAsset]) -> None:
     for one in market.values():
-        profile = calendar_profile(
-            one.asset, trading_stamps(one.asset.metal, SMALL, 0, SMALL.bars + 1)
-        )
+        profile = calendar_profile(one.asset, stamps_of(one.asset, SMALL))
         close = one.bars["Close"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
         seen = Filter(one.asset.ticks_per_unit, SMALL.dynamics).observe(
             one.truth.timestamps, close, profile
@@ -231,14 +233,11 @@ def test_a_written_market_reads_back(market: dict[str, SimulatedAsset], folder: 
 @pytest.mark.parametrize(
     "changes", [{}, {"correlation": 0.4}, {"timeframe": "45min"}], ids=["hours", "factor", "odd"]
 )
-def test_parts_of_any_size_give_the_same_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
-) -> None:
+def test_parts_of_any_size_give_the_same_files(tmp_path: Path, changes: dict[str, Any]) -> None:
     config = MarketConfig(assets=3, bars=120, faults_per_bar=0.1, **changes)
     write_market(config, tmp_path / "whole")
     for size in (1, 7, 64):
-        monkeypatch.setattr(market_room, "PART_ROWS", size)
-        write_market(config, tmp_path / str(size))
+        write_market(config, tmp_path / str(size), part_rows=size)
         assert files_in(tmp_path / str(size)) == files_in(tmp_path / "whole")
 
 
@@ -250,24 +249,23 @@ def files_in(folder: Path) -> dict[str, bytes]:
 def test_a_market_is_written_a_part_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, most, made = weakref.WeakSet[SimulatedAsset](), [], market_room._simulate_parts
+    held, num_held = weakref.WeakSet[SimulatedAsset](), []
 
-    def watched(*values: Any) -> Iterator[SimulatedAsset]:
-        for part in made(*values):
+    def watch(parts: Iterator[SimulatedAsset]) -> Iterator[SimulatedAsset]:
+        for part in parts:
             held.add(part)
-            most.append(len(held))
+            num_held.append(len(held))
             yield part
             del part
 
-    monkeypatch.setattr(market_room, "PART_ROWS", 8)
-    monkeypatch.setattr(market_room, "_simulate_parts", watched)
-    config = MarketConfig(assets=5, bars=20)
-    write_market(config, tmp_path / "bars")
-    assert len(most) == 5 * 3
-    assert max(most) == 2  # the one before is let go when the next is there
-    whole = simulate(config)
-    for symbol, frame in read_bars(tmp_path / "bars").items():
-        assert_frame_equal(frame, whole[symbol].bars)
+    def watched(*values: Any, **options: Any) -> Iterator[tuple[Asset, Iterator[SimulatedAsset]]]:
+        for asset, parts in simulate_assets(*values, **options):
+            yield asset, watch(parts)
+
+    monkeypatch.setattr("vaiom.simulation.market.simulate_assets", watched)
+    write_market(MarketConfig(assets=5, bars=20), tmp_path / "bars", part_rows=8)
+    assert len(num_held) == 5 * 3
+    assert max(num_held) == 2  # the one before is let go when the next is there
 
 
 def test_no_asset_has_the_random_numbers_of_the_factor_that_all_share() -> None:

@@ -1,5 +1,4 @@
-"""The exact distribution of a simulated market's next close given the observable past, and its
-predictions.
+"""The exact distribution of a simulated market's next close given the past, and its predictions.
 
 The next move is `pull + scale * (drift[s] + spread[s] * e)`, with hidden state s and e Student-t
 with four degrees of freedom and unit variance. Prices are rounded to ticks, so probabilities are
@@ -29,18 +28,18 @@ IntArray = NDArray[np.int64]
 
 TRUTH_FOLDER = "truth"
 FAULT_LIMIT = 1.0
-"""A close further than this from the last good one, in log units, is a faulty print: the price is
-unchanged.
-"""
+"""A close further than this from the last good one, in log units, is a faulty print."""
 
 _ROW_ARRAYS = ("timestamps", "ticks", "pull", "scale", "weights")
-UNIT_VARIANCE = sqrt(0.5)  # a Student t with four degrees of freedom has variance two
+UNIT_VARIANCE = sqrt(0.5)
+"""A Student t with four degrees of freedom has variance two."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dynamics:
-    """How a price moves: hidden states, and a variance that follows the observed, de-seasonalised
-    returns.
+    """How a price moves: hidden states, and a variance that follows observed returns.
+
+    Returns are divided by the calendar scale of their hour before the variance follows them.
     """
 
     spread: tuple[float, ...] = (0.65, 0.97, 1.35)
@@ -52,89 +51,97 @@ class Dynamics:
     )
     shock_weight: float = 0.05
     memory: float = 0.93
-    pull: float = 1e-4  # towards the first close: it keeps long histories at sensible prices
+    pull: float = 1e-4
+    """Towards the first close: it keeps long histories at sensible prices."""
     variance_bounds: tuple[float, float] = (0.1, 10.0)
 
     def __post_init__(self) -> None:
-        states, chances, (low, high) = len(self.spread), self.transition, self.variance_bounds
-        weights, weighted = (self.shock_weight, self.memory), "shock_weight and memory"
-        valid = [
-            len(row) == states and min(row) >= 0 and abs(sum(row) - 1) <= 1e-12 for row in chances
-        ]
-        for met, demand in (
-            (
-                len(self.drift) == len(chances) == states,
-                "spread, drift and transition must have one entry per state",
-            ),
-            (
-                all(valid),
-                "each row of transition must hold one probability per hidden state, summing to one",
-            ),
-            (min(self.spread) > 0, "spread must be positive"),
-            (
-                min(weights) >= 0 and sum(weights) < 1,
-                f"{weighted} must be non-negative and sum to less than one",
-            ),
-            (0 <= self.pull < 1, "pull must lie in [0, 1)"),
-            (0 < low <= 1 <= high, "variance_bounds must be positive and enclose one"),
-        ):
-            if not met:
-                raise ValueError(demand)
+        num_states = len(self.spread)
+        if not len(self.drift) == len(self.transition) == num_states:
+            raise ValueError("spread, drift and transition must have one entry per state")
+        for row in self.transition:
+            if len(row) != num_states or min(row) < 0 or abs(sum(row) - 1) > 1e-12:
+                raise ValueError(
+                    "each row of transition must hold one probability per hidden state, summing to "
+                    "one"
+                )
+        if min(self.spread) <= 0:
+            raise ValueError("spread must be positive")
+        if min(self.shock_weight, self.memory) < 0 or self.shock_weight + self.memory >= 1:
+            raise ValueError(
+                "shock_weight and memory must be non-negative and sum to less than one"
+            )
+        if not 0 <= self.pull < 1:
+            raise ValueError("pull must lie in [0, 1)")
+        low, high = self.variance_bounds
+        if not 0 < low <= 1 <= high:
+            raise ValueError("variance_bounds must be positive and enclose one")
 
     def stationary(self) -> FloatArray:
         """(K,) the stationary distribution of the hidden states."""
-        states = len(self.spread)
-        balance = np.vstack([np.array(self.transition).T - np.eye(states), np.ones(states)])
-        return np.asarray(np.linalg.lstsq(balance, np.append(np.zeros(states), 1.0), rcond=None)[0])
+        num_states = len(self.spread)
+        balance = np.array(self.transition).T - np.eye(num_states)
+        equations = np.vstack([balance, np.ones(num_states)])
+        total = np.append(np.zeros(num_states), 1.0)
+        return np.asarray(np.linalg.lstsq(equations, total, rcond=None)[0])
 
     def next_variance(self, variance: float, shock: float) -> float:
-        """The variance of the next bar from this bar's and its return divided by the calendar
-        profile.
+        """The variance of the next bar, a GARCH(1, 1) of mean one within bounds.
+
+        `shock` is this bar's return divided by its calendar scale.
         """
         low, high = self.variance_bounds
-        weight, memory = self.shock_weight, self.memory
-        following = 1.0 - weight - memory + weight * shock * shock + memory * variance
-        return low if following < low else high if following > high else following
+        weight = self.shock_weight
+        memory = self.memory
+        usual = 1.0 - weight - memory
+        following = usual + weight * shock * shock + memory * variance
+        return min(max(following, low), high)
 
 
 def student_mass(lower: FloatArray, upper: FloatArray) -> FloatArray:
-    """P(lower < e <= upper), accurate in both tails."""
+    """P(lower < e <= upper) of Student-t noise of unit variance, accurate in both tails."""
     # Mirroring upper-tail intervals avoids differences of numbers near one.
-    mirrored = lower > 0
-    return _student_cdf(np.where(mirrored, -lower, upper)) - _student_cdf(
-        np.where(mirrored, -upper, lower)
-    )
+    is_upper = lower > 0
+    below_upper = _student_cdf(np.where(is_upper, -lower, upper))
+    below_lower = _student_cdf(np.where(is_upper, -upper, lower))
+    return below_upper - below_lower
 
 
 def _student_cdf(x: FloatArray) -> FloatArray:
-    """F(t) = (1 + s)^2 (2 - s) / 4 with s = t / sqrt(4 + t^2), and 1 + s rewritten where s is near
-    -1.
+    """F(t) = (1 + s)^2 (2 - s) / 4 with s = t / sqrt(4 + t^2), four degrees of freedom.
+
+    1 + s is rewritten where s is near -1.
     """
     t = np.clip(x / UNIT_VARIANCE, -1e100, 1e100)
     s = t / np.sqrt(4.0 + t * t)
-    one_plus_s = np.where(t < 0, 4.0 / ((4.0 + t * t) * (1.0 - s)), 1.0 + s)
+    near_minus_one = 4.0 / ((4.0 + t * t) * (1.0 - s))
+    one_plus_s = np.where(t < 0, near_minus_one, 1.0 + s)
     return one_plus_s * one_plus_s * (2.0 - s) / 4.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Truth:
-    """Per row, the parameters of the distribution of the next close; rows are the asset's bars in
-    order.
-    """
+    """Per row, the distribution of the next close; rows are the asset's bars in order."""
 
-    timestamps: NDArray[np.datetime64]  # (N,) left edges, microseconds
-    ticks: IntArray  # (N,) the last good close, in ticks
-    pull: FloatArray  # (N,) part of the next move that every state shares
-    scale: FloatArray  # (N,) of the rest of the next move
-    weights: FloatArray  # (N, K) probability of each hidden state at the next bar
-    spread: FloatArray  # (K,)
-    drift: FloatArray  # (K,)
+    timestamps: NDArray[np.datetime64]
+    """(N,) left edges, in microseconds."""
+    ticks: IntArray
+    """(N,) the last good close, in ticks."""
+    pull: FloatArray
+    """(N,) the part of the next move that every state shares."""
+    scale: FloatArray
+    """(N,) of the rest of the next move."""
+    weights: FloatArray
+    """(N, K) probability of each hidden state at the next bar."""
+    spread: FloatArray
+    """(K,) scale of each state."""
+    drift: FloatArray
+    """(K,) mean of each state, in units of its row's scale."""
 
     def mass(self, rows: IntArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
         """P(lower < next close <= upper), bounds in ticks (n, J), infinities allowed."""
-        return np.asarray(
-            np.einsum("njk,nk->nj", self.mass_by_state(rows, lower, upper), self.weights[rows])
-        )
+        by_state = self.mass_by_state(rows, lower, upper)
+        return np.asarray(np.einsum("njk,nk->nj", by_state, self.weights[rows]))
 
     def mass_by_state(self, rows: IntArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
         """As `mass`, given each hidden state at the next bar, shape (n, J, K)."""
@@ -142,23 +149,24 @@ class Truth:
         scale = self.scale[rows, None, None]
         centre = self.pull[rows, None, None] + scale * self.drift
 
-        def hidden(bound: FloatArray) -> FloatArray:
-            """The noise at which the rounded price moves to the next tick; no price is below one
-            tick.
-            """
+        def noise_at(bound: FloatArray) -> FloatArray:
+            """The noise at which the rounded price moves to the next tick; the lowest is one."""
             ticks = np.floor(bound)
-            move = np.log1p((np.maximum(ticks, 1.0) + 0.5 - origin) / origin)
-            return np.asarray(
-                (np.where(ticks < 1.0, -np.inf, move)[:, :, None] - centre) / (scale * self.spread)
-            )
+            edge = np.maximum(ticks, 1.0) + 0.5
+            move = np.log1p((edge - origin) / origin)
+            move = np.where(ticks < 1.0, -np.inf, move)
+            surprise = move[:, :, None] - centre
+            return np.asarray(surprise / (scale * self.spread))
 
-        return student_mass(hidden(lower), hidden(upper))
+        return student_mass(noise_at(lower), noise_at(upper))
 
     def rows(self, chosen: slice) -> Truth:
+        """Some of the rows."""
         return replace(self, **{name: getattr(self, name)[chosen] for name in _ROW_ARRAYS})
 
     @classmethod
     def joined(cls, parts: Sequence[Truth]) -> Truth:
+        """The rows of all parts."""
         arrays = {
             name: np.concatenate([getattr(part, name) for part in parts]) for name in _ROW_ARRAYS
         }
@@ -166,28 +174,26 @@ class Truth:
 
     @classmethod
     def load(cls, path: Path) -> Truth:
+        """Read what `save_truth` wrote."""
         try:
-            arrays = read_arrays(path)
-            chosen = {one.name: arrays[one.name] for one in fields(cls)}
+            stored = read_arrays(path)
+            arrays = {field.name: stored[field.name] for field in fields(cls)}
         except BAD_ARRAYS as error:
-            fix = "make the market again"
-            raise DataError(
-                "not readable as a truth file", where=path, got=error, fix=fix
-            ) from error
-        return cls(**{**chosen, "timestamps": chosen["timestamps"].astype("datetime64[us]")})
+            problem = "not readable as a truth file"
+            raise DataError(problem, where=path, got=error, fix="make the market again") from error
+        arrays["timestamps"] = arrays["timestamps"].astype("datetime64[us]")
+        return cls(**arrays)
 
 
 def save_truth(path: Path, parts: Iterable[Truth]) -> None:
-    """Save the rows of all parts, holding one in memory, as `numpy.savez` would save them
-    joined.
-    """
+    """Save the rows of all parts as `numpy.savez` would save them joined, with one in memory."""
     with staging_folder(path.parent) as staging, atomic_file(path) as staged:
-        rows = 0
+        num_rows = 0
+        arrays: dict[str, NDArray[Any]] = {}
         for part in parts:
-            rows += len(part.ticks)
-            arrays = {
-                one.name: np.ascontiguousarray(getattr(part, one.name)) for one in fields(part)
-            }
+            num_rows += len(part.ticks)
+            for name in (field.name for field in fields(part)):
+                arrays[name] = np.ascontiguousarray(getattr(part, name))
             arrays["timestamps"] = arrays["timestamps"].view(np.int64)
             for name, array in arrays.items():
                 with (staging / name).open("ab" if name in _ROW_ARRAYS else "wb") as stream:
@@ -195,7 +201,8 @@ def save_truth(path: Path, parts: Iterable[Truth]) -> None:
         with zipfile.ZipFile(staged, "w") as archive:
             for name, array in arrays.items():
                 header = npy.header_data_from_array_1_0(array)
-                header |= {"shape": (rows, *array.shape[1:])} if name in _ROW_ARRAYS else {}
+                if name in _ROW_ARRAYS:
+                    header["shape"] = (num_rows, *array.shape[1:])
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     npy.write_array_header_1_0(member, header)
                     with (staging / name).open("rb") as stream:
@@ -203,73 +210,93 @@ def save_truth(path: Path, parts: Iterable[Truth]) -> None:
 
 
 class Filter:
-    """Filters the hidden state of an asset from its closes."""
+    """Filters the hidden state of an asset from its closes (Hamilton, 1989)."""
 
     def __init__(self, ticks_per_unit: int, dynamics: Dynamics) -> None:
-        self.ticks_per_unit, self.dynamics = ticks_per_unit, dynamics
-        self._price, self._variance, self._first = 0.0, 1.0, 0
-        self._last: list[Truth] = []  # its last row, where there is one
+        self.ticks_per_unit = ticks_per_unit
+        self.dynamics = dynamics
+        self._price = 0.0
+        self._variance = 1.0
+        self._first = 0  # close in ticks
+        self._last: Truth | None = None  # the last row
 
     def observe(
         self, timestamps: NDArray[np.datetime64], close: FloatArray, profile: FloatArray
     ) -> Truth:
-        """The truth at the next closes (N,), NaN if missing; `profile` (N + 1,) is the calendar
-        scale, plus one bar.
+        """The truth at the next closes (N,), NaN if missing.
+
+        `profile` (N + 1,) is the calendar scale of these bars and of the one after them.
         """
-        # The last good close in ticks, which rows are good, and each row's scale of the next bar,
-        # from the past alone.
-        dynamics, price, variance, calendar = (
-            self.dynamics,
-            self._price,
-            self._variance,
-            profile.tolist(),
-        )
-        before = int(self._last[0].ticks[0]) if self._last else 0
-        ticks, good, deviation = [], [], []
-        for row, printed in enumerate(close.tolist()):
-            usable = isfinite(printed) and (
-                price == 0.0 or abs(log(printed / price)) <= FAULT_LIMIT
-            )
-            if usable:
-                price = printed
-                now = round(price * self.ticks_per_unit)
-                if before:
-                    variance = dynamics.next_variance(variance, log(now / before) / calendar[row])
-                before = now
-            ticks.append(before)
-            good.append(usable)
-            deviation.append(sqrt(variance))
-        self._price, self._variance, self._first = price, variance, self._first or ticks[0]
+        ticks, is_good, deviation = self._read_closes(close, profile)
+        dynamics = self.dynamics
+        self._first = self._first or int(ticks[0])
         part = Truth(
             timestamps=timestamps,
-            ticks=np.array(ticks),
-            pull=dynamics.pull * np.log(self._first / np.array(ticks)),
-            scale=profile[1:] * np.array(deviation),
+            ticks=ticks,
+            pull=dynamics.pull * np.log(self._first / ticks),
+            scale=profile[1:] * deviation,
             weights=np.empty((len(close), len(dynamics.spread))),
             spread=np.array(dynamics.spread),
             drift=np.array(dynamics.drift),
         )
-        truth = Truth.joined([*self._last, part])
-        first, predicted, transition = (
-            not self._last,
-            truth.weights[0],
-            np.array(dynamics.transition),
-        )
-        if first:  # before the first move the state has its stationary distribution
-            predicted[:] = dynamics.stationary()
+        if self._last is None:
+            # Before the first move the state has its stationary distribution.
+            part.weights[0] = dynamics.stationary()
+            truth = part
+            num_before = 0
+        else:
+            truth = Truth.joined([self._last, part])
+            num_before = 1
+        self._filter_states(truth, is_good[1 - num_before :])
+        self._last = truth.rows(slice(-1, None))
+        return truth.rows(slice(num_before, None))
+
+    def _read_closes(
+        self, close: FloatArray, profile: FloatArray
+    ) -> tuple[IntArray, list[bool], FloatArray]:
+        """The last good close in ticks (N,), which rows are good, and the root of each row's
+        variance of the next bar (N,).
+        """
+        price = self._price
+        variance = self._variance
+        calendar = profile.tolist()
+        before = int(self._last.ticks[0]) if self._last else 0
+        ticks = []
+        is_good = []
+        deviation = []
+        for row, printed in enumerate(close.tolist()):
+            good = isfinite(printed)
+            if good and price != 0.0:
+                move = log(printed / price)
+                good = abs(move) <= FAULT_LIMIT
+            if good:
+                price = printed
+                now = round(price * self.ticks_per_unit)
+                if before:
+                    shock = log(now / before) / calendar[row]
+                    variance = self.dynamics.next_variance(variance, shock)
+                before = now
+            ticks.append(before)
+            is_good.append(good)
+            deviation.append(sqrt(variance))
+        self._price = price
+        self._variance = variance
+        return np.array(ticks), is_good, np.array(deviation)
+
+    def _filter_states(self, truth: Truth, is_good: list[bool]) -> None:
+        """Fill the weights of all rows but the first, whose weights are there."""
+        transition = np.array(self.dynamics.transition)
         reached = truth.ticks[1:, None].astype(np.float64)
-        likelihood = truth.mass_by_state(np.arange(len(reached)), reached - 1.0, reached)[:, 0]
+        rows = np.arange(len(reached))
+        likelihood = truth.mass_by_state(rows, reached - 1.0, reached)[:, 0]
         ones = np.ones(len(transition))
+        predicted = truth.weights[0]
         # Dot products of short vectors are faster than sums.
-        for usable, of_states, weights in zip(
-            good[first:], likelihood, truth.weights[1:], strict=True
-        ):
-            if usable:
+        for good, of_states, weights in zip(is_good, likelihood, truth.weights[1:], strict=True):
+            if good:
                 predicted = predicted * of_states
                 predicted /= predicted.dot(ones)
             predicted = predicted.dot(transition, weights)
-        self._last = [truth.rows(slice(-1, None))]
-        return truth if first else truth.rows(slice(1, None))
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,67 +304,70 @@ class Oracle:
     """Predicts like a baseline, but with the true distribution."""
 
     truths: Mapping[str, Truth]
+    """By symbol."""
     name = "oracle"
 
     @classmethod
     def load(cls, bars_folder: Path) -> Self:
         """Load the oracle of a folder written by `vaiom data simulate`."""
-        truths = {
-            path.stem: Truth.load(path)
-            for path in sorted((bars_folder / TRUTH_FOLDER).glob("*.npz"))
-        }
-        if not truths:
-            expected = f"<SYMBOL>.npz files in its folder {TRUTH_FOLDER}"
-            fix = "only `vaiom data simulate` knows the distribution of its bars"
+        files = sorted((bars_folder / TRUTH_FOLDER).glob("*.npz"))
+        if not files:
             raise DataError(
                 "these bars have no known distribution",
                 where=bars_folder,
-                expected=expected,
-                fix=fix,
+                expected=f"<SYMBOL>.npz files in its folder {TRUTH_FOLDER}",
+                fix="only `vaiom data simulate` knows the distribution of its bars",
             )
-        return cls(truths)
+        return cls({file.stem: Truth.load(file) for file in files})
 
     def predict_proba(self, corpus: Any, rows: NDArray[np.integer]) -> FloatArray:
         """Probabilities (n, K) of the next return bucket of each row of a `Corpus`."""
         edges = corpus.edges["return"]
         probs = np.empty((len(rows), len(edges) - 1))
         for symbol, inside in corpus.asset_slices.items():
-            chosen = (rows >= inside.start) & (rows < inside.stop)
-            if not chosen.any():
+            is_own = (rows >= inside.start) & (rows < inside.stop)
+            if not is_own.any():
                 continue
-            truth = self.truths.get(symbol)
-            if truth is None:
-                known = ", ".join(sorted(self.truths))
-                raise DataError(
-                    "this market's truth knows no such asset", expected=known, got=symbol
-                )
-            if not np.array_equal(truth.timestamps, corpus.timestamps[inside]):
-                problem = "the corpus was not built from the bars of this truth"
-                expected = (
-                    f"{len(truth.ticks)} rows from {truth.timestamps[0]} to {truth.timestamps[-1]}"
-                )
-                fix = "build the corpus again from the simulated bar folder"
-                raise DataError(problem, where=symbol, expected=expected, fix=fix)
-            own = rows[chosen].astype(np.int64)
-            probs[chosen] = bucket_probabilities(
-                truth, own - inside.start, edges, corpus.target_scale[own]
-            )
+            truth = self._truth_of(symbol, corpus.timestamps[inside])
+            own = rows[is_own].astype(np.int64)
+            sigma = corpus.sigma20[own]
+            probs[is_own] = bucket_probabilities(truth, own - inside.start, edges, sigma)
         return probs
+
+    def _truth_of(self, symbol: str, timestamps: NDArray[np.datetime64]) -> Truth:
+        """The truth of an asset, whose rows must be those of the corpus."""
+        truth = self.truths.get(symbol)
+        if truth is None:
+            known = ", ".join(sorted(self.truths))
+            raise DataError("this market's truth knows no such asset", expected=known, got=symbol)
+        if not np.array_equal(truth.timestamps, timestamps):
+            first, last = truth.timestamps[[0, -1]]
+            raise DataError(
+                "the corpus was not built from the bars of this truth",
+                where=symbol,
+                expected=f"{len(truth.ticks)} rows from {first} to {last}",
+                fix="build the corpus again from the simulated bar folder",
+            )
+        return truth
 
 
 def bucket_probabilities(
     truth: Truth, rows: IntArray, edges: FloatArray, sigma: FloatArray
 ) -> FloatArray:
-    """P(bucket | observed past, valid target), shape (n, K); `edges` (K + 1,) with infinities, in
-    units of `sigma`.
+    """P(bucket | observed past, valid target), shape (n, K).
+
+    `edges` (K + 1,) with infinities are in units of `sigma` (n,).
     """
     origin = truth.ticks[rows, None].astype(np.float64)
     returns = np.clip(edges * sigma[:, None], -FAULT_LIMIT, FAULT_LIMIT)
     bounds = np.floor(origin * np.exp(returns))
-    mass = truth.mass(rows, bounds[:, :-1], bounds[:, 1:])
+    lower_bounds = bounds[:, :-1]
+    upper_bounds = bounds[:, 1:]
+    mass = truth.mass(rows, lower_bounds, upper_bounds)
     # An unchanged price is no target: its bucket keeps the mass below and above it.
     zero = int(np.searchsorted(edges, 0.0, side="left")) - 1
-    lower, upper = bounds[:, [zero]], bounds[:, [zero + 1]]
+    lower = bounds[:, [zero]]
+    upper = bounds[:, [zero + 1]]
     below = truth.mass(rows, lower, np.maximum(origin - 1.0, lower))
     above = truth.mass(rows, origin, np.maximum(upper, origin))
     mass[:, [zero]] = below + above
