@@ -6,6 +6,8 @@ has them. Bars may be repeated, out of order, late or still changing: the caller
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any, Protocol
 import polars as pl
 
 from vaiom.errors import ConfigError, DataError, require_installed
-from vaiom.market.file_server import DUKASCOPY_URL, FeedFile, FileServer
+from vaiom.market.file_server import DUKASCOPY_URL, ONE_DAY, FeedFile, FileServer
 from vaiom.market.folder import BAR_SCHEMA, STAMP, infer_timeframe
 from vaiom.market.formats.dukascopy import price_scale_of
 from vaiom.market.formats.source import FileBars, Options
@@ -23,10 +25,17 @@ from vaiom.market.imports import combine, given_symbol, list_files, read_one
 from vaiom.market.symbols import find_pair
 from vaiom.market.timeframes import timeframe_of
 
-_EPOCH, _ONE_DAY, _ONE_HOUR = datetime(1970, 1, 1), timedelta(days=1), timedelta(hours=1)
-_MILLISECOND = timedelta(milliseconds=1)
 BELIEVED = 3
-"""Answers that must agree that there are no bars."""
+"""After so many answers without bars a file of the past counts as empty."""
+NETWORK_PAUSES_S = (10.0, 600.0)
+FILE_PAUSES_S = (2.0, 2.0)
+
+_EPOCH = datetime(1970, 1, 1)
+_ONE_HOUR = timedelta(hours=1)
+_MILLISECOND = timedelta(milliseconds=1)
+
+FeedBars = tuple[pl.DataFrame, timedelta | None]
+"""Bars, and their step if it is known."""
 
 
 class Feed(Protocol):
@@ -41,17 +50,17 @@ class Feed(Protocol):
     def date(self) -> datetime | None:
         """The time of its last answer by its own clock, in UTC, if known."""
 
-    def read(
-        self, symbol: str, since: datetime, now: datetime
-    ) -> tuple[pl.DataFrame, timedelta | None]:
-        """An asset's bars, at least those from `since` until `now`, and their step if known."""
+    def read(self, symbol: str, since: datetime, now: datetime) -> FeedBars:
+        """An asset's bars, at least those from `since` until `now`."""
 
 
 def open_feed(source: str, timeframe: str, options: Options | None = None) -> Feed:
     """The source with a name, as in `--follow`; `options` are for files."""
     kind, _, name = source.partition(":")
-    if source == "dukascopy" or kind in ("http", "https"):
-        return Dukascopy(DUKASCOPY_URL if source == "dukascopy" else source)
+    if source == "dukascopy":
+        return Dukascopy(DUKASCOPY_URL)
+    if kind in ("http", "https"):
+        return Dukascopy(source)
     if kind == "ccxt":
         require_installed("ccxt")
         import ccxt
@@ -69,7 +78,8 @@ def open_feed(source: str, timeframe: str, options: Options | None = None) -> Fe
 class Dukascopy:
     """Candles of past days and ticks of the last hours."""
 
-    pauses_s, in_utc = (10.0, 600.0), True
+    pauses_s = NETWORK_PAUSES_S
+    in_utc = True
 
     def __init__(
         self, base_url: str, *, per_second: float = 8.0, attempts: int = 2, timeout_s: float = 20.0
@@ -80,81 +90,76 @@ class Dukascopy:
 
     @property
     def date(self) -> datetime | None:
+        """The time of the server's last answer."""
         return _parse_date(self.server.date)
 
-    def read(
-        self, symbol: str, since: datetime, now: datetime
-    ) -> tuple[pl.DataFrame, timedelta | None]:
+    def read(self, symbol: str, since: datetime, now: datetime) -> FeedBars:
+        """Minute bars of all files whose time is over; what was settled is not requested again."""
         price_scale_of(symbol, "follow it from another source")
         self.server.date = None
-        files: list[tuple[FeedFile, datetime]] = []
-        start = datetime.combine(since, time())
-        while start < now:
-            # The file of a day may be published only some time after its end.
-            if start + 2 * _ONE_DAY <= now:
-                files.append((FeedFile(symbol, start.date()), start + _ONE_DAY))
-            else:
-                hours = (start + number * _ONE_HOUR for number in range(24))
-                over = [hour for hour in hours if since < hour + _ONE_HOUR <= now]
-                files += [
-                    (FeedFile(symbol, hour.date(), hour.hour), hour + _ONE_HOUR) for hour in over
-                ]
-            start += _ONE_DAY
-        requested = {file for file, _ in files}
-        self._settled = {
-            file: old
-            for file, old in self._settled.items()
-            if file.symbol != symbol or file in requested
-        }
+        files = dict(_files_between(symbol, since, now))
+        for file in list(self._settled):
+            if file.symbol == symbol and file not in files:
+                del self._settled[file]
         parts = [pl.DataFrame(schema=BAR_SCHEMA)]
-        for file, end in files:
-            num_answers, bars = self._settled.get(file, (0, parts[0]))
-            if num_answers < BELIEVED:
-                bars = drop_flat(self.server.fetch(file).bars)
-                if end + _ONE_HOUR <= now:  # until then it may still change
-                    self._settled[file] = (num_answers + 1 if bars.is_empty() else BELIEVED, bars)
-            parts.append(bars)
+        parts += [self._read_file(file, end, now) for file, end in files.items()]
         return pl.concat(parts), timedelta(minutes=1)
+
+    def _read_file(self, file: FeedFile, end: datetime, now: datetime) -> pl.DataFrame:
+        num_answers, bars = self._settled.get(file, (0, pl.DataFrame()))
+        if num_answers < BELIEVED:
+            bars = drop_flat(self.server.fetch(file).bars)
+            if end + _ONE_HOUR <= now:  # until then it may still change
+                num_answers = num_answers + 1 if bars.is_empty() else BELIEVED
+                self._settled[file] = (num_answers, bars)
+        return bars
+
+
+def _files_between(
+    symbol: str, since: datetime, now: datetime
+) -> Iterator[tuple[FeedFile, datetime]]:
+    """The files of past days and of the last hours that are over, and when each ended."""
+    day = datetime.combine(since, time())
+    while day < now:
+        # The file of a day may be published only some time after its end.
+        if day + 2 * ONE_DAY <= now:
+            yield FeedFile(symbol, day.date()), day + ONE_DAY
+        else:
+            for number in range(24):
+                end = day + (number + 1) * _ONE_HOUR
+                if since < end <= now:
+                    yield FeedFile(symbol, day.date(), number), end
+        day += ONE_DAY
 
 
 class Exchange:
     """An exchange of the `ccxt` library."""
 
-    pauses_s, in_utc = (10.0, 600.0), True
+    pauses_s = NETWORK_PAUSES_S
+    in_utc = True
 
     def __init__(self, exchange: Any, timeframe: str) -> None:
         self.exchange = exchange
-        steps = {
-            timedelta(seconds=exchange.parse_timeframe(name)): name
-            for name in exchange.timeframes or ()
-        }
+        names = exchange.timeframes or ()
+        steps = {timedelta(seconds=exchange.parse_timeframe(name)): name for name in names}
         fitting = [step for step in steps if not timeframe_of(timeframe) % step]
         if not fitting:
-            got = ", ".join(steps.values()) or "none"
+            got = ", ".join(names) or "none"
             raise ConfigError(f"{exchange.id} has no candles that make {timeframe} bars", got=got)
         self.step = max(fitting)
         self.name = steps[self.step]
 
     @property
     def date(self) -> datetime | None:
-        return _parse_date((self.exchange.last_response_headers or {}).get("Date"))
+        """The time of the exchange's last answer."""
+        headers = self.exchange.last_response_headers or {}
+        return _parse_date(headers.get("Date"))
 
-    def read(
-        self, symbol: str, since: datetime, now: datetime
-    ) -> tuple[pl.DataFrame, timedelta | None]:
-        markets = [
-            m for m in self.exchange.load_markets().values() if f"{m['base']}{m['quote']}" == symbol
-        ]
-        if not markets:
-            raise DataError(
-                f"{self.exchange.id} has no such market",
-                got=symbol,
-                fix="follow it from another source",
-            )
-        market = str(
-            min(markets, key=lambda m: not m.get("spot"))["symbol"]
-        )  # spot before all others
-        start, end = (since - _EPOCH) // _MILLISECOND, (now - self.step - _EPOCH) // _MILLISECOND
+    def read(self, symbol: str, since: datetime, now: datetime) -> FeedBars:
+        """Candles of the coarsest timeframe that divides the model's, page by page."""
+        market = self._market_of(symbol)
+        start = (since - _EPOCH) // _MILLISECOND
+        end = (now - self.step - _EPOCH) // _MILLISECOND
         last = -1
         rows: list[list[Any]] = []
         while last < end:  # a page ends somewhere before the present
@@ -164,68 +169,101 @@ class Exchange:
                 break
             rows += newer
             last = max(row[0] for row in newer)
-        bars = pl.DataFrame(rows, {**BAR_SCHEMA, "Datetime": pl.Datetime("ms")}, orient="row")
+        schema = {**BAR_SCHEMA, "Datetime": pl.Datetime("ms")}
+        bars = pl.DataFrame(rows, schema, orient="row")
         return bars.cast({"Datetime": STAMP}), self.step
+
+    def _market_of(self, symbol: str) -> str:
+        """The exchange's name of a pair; its spot market before all others."""
+        markets = [
+            market
+            for market in self.exchange.load_markets().values()
+            if f"{market['base']}{market['quote']}" == symbol
+        ]
+        if not markets:
+            problem = f"{self.exchange.id} has no such market"
+            raise DataError(problem, got=symbol, fix="follow it from another source")
+        best = min(markets, key=lambda market: not market.get("spot"))
+        return str(best["symbol"])
+
+
+@dataclass(frozen=True)
+class _ReadFile:
+    """What was last read of a file."""
+
+    state: tuple[int, int]
+    """Its size and its time of change in nanoseconds."""
+    symbol: str | None
+    result: FileBars | DataError
 
 
 class Files:
     """A file or a folder that another program writes, in any format that can be imported."""
 
-    pauses_s, in_utc = (2.0, 2.0), False
+    pauses_s = FILE_PAUSES_S
+    in_utc = False
     date: datetime | None = None
 
     def __init__(self, path: Path, options: Options) -> None:
-        self.path, self.options = path, options
-        self._read: dict[Path, tuple[tuple[int, int], str | None, FileBars | DataError]] = {}
-        """Size and time of each file when it was last read, its symbol, and its bars or its error.
-        """
-        self._combined: dict[str, tuple[pl.DataFrame, timedelta | None]] = {}
+        self.path = path
+        self.options = options
+        self._files: dict[Path, _ReadFile] = {}
+        self._combined: dict[str, FeedBars] = {}
 
-    def read(
-        self, symbol: str, since: datetime, now: datetime
-    ) -> tuple[pl.DataFrame, timedelta | None]:
+    def read(self, symbol: str, since: datetime, now: datetime) -> FeedBars:
+        """All bars of an asset; files that did not change are not read again."""
+        del since, now
         self._read_changes()
         if symbol not in self._combined:
-            own, unknown = (
-                [each[2] for each in self._read.values() if each[1] == name]
-                for name in (symbol, None)
-            )
-            for error in (result for result in own or unknown if isinstance(result, DataError)):
-                raise error
-            sources = [
-                result for result in own if isinstance(result, FileBars) and len(result.bars)
-            ]
-            bars = (
-                combine(symbol, sources, self.options)[0]
-                if sources
-                else pl.DataFrame(schema=BAR_SCHEMA)
-            )
-            self._combined[symbol] = bars, infer_timeframe(bars["Datetime"])
+            bars = self._combine(symbol)
+            self._combined[symbol] = (bars, infer_timeframe(bars["Datetime"]))
         return self._combined[symbol]
+
+    def _combine(self, symbol: str) -> pl.DataFrame:
+        """The bars of a symbol's files.
+
+        Raises the error of a file of the symbol, or, if it has none, of a file without a symbol.
+        """
+        results: dict[str | None, list[FileBars | DataError]] = {symbol: [], None: []}
+        for file in self._files.values():
+            results.setdefault(file.symbol, []).append(file.result)
+        own = results[symbol]
+        for result in own or results[None]:
+            if isinstance(result, DataError):
+                raise result
+        sources = [each for each in own if isinstance(each, FileBars) and len(each.bars)]
+        if not sources:
+            return pl.DataFrame(schema=BAR_SCHEMA)
+        return combine(symbol, sources, self.options)[0]
 
     def _read_changes(self) -> None:
         """Read the files that have changed."""
-        paths = list_files([self.path])
+        states = {}
         # States before contents: a write in between is read the next time.
-        states = {path: ((status := path.stat()).st_size, status.st_mtime_ns) for path in paths}
+        for path in list_files([self.path]):
+            status = path.stat()
+            states[path] = (status.st_size, status.st_mtime_ns)
+        before = self._files
+        self._files = {}
+        is_changed = before.keys() != states.keys()
         for path, state in states.items():
-            if path not in self._read or self._read[path][0] != state:
-                self._combined.clear()
-                try:
-                    self._read[path] = (state, *read_one(path, self.options))
-                except DataError as error:
-                    self._read[path] = (
-                        state,
-                        given_symbol(path, self.options) or find_pair(path.name),
-                        error,
-                    )
-        if self._read.keys() != states.keys():
+            old = before.get(path)
+            if old and old.state == state:
+                self._files[path] = old
+                continue
+            is_changed = True
+            try:
+                symbol, bars = read_one(path, self.options)
+                self._files[path] = _ReadFile(state, symbol, bars)
+            except DataError as error:
+                named = given_symbol(path, self.options) or find_pair(path.name)
+                self._files[path] = _ReadFile(state, named, error)
+        if is_changed:
             self._combined.clear()
-            self._read = {path: self._read[path] for path in states}
 
 
 def _parse_date(text: str | None) -> datetime | None:
-    """The `Date` header of an HTTP response."""
+    """The `Date` header of an HTTP response, in UTC."""
     try:
         moment = parsedate_to_datetime(text or "")
     except ValueError:

@@ -7,40 +7,36 @@ from functools import cache
 
 METALS = ("XAG", "XAU", "XPD", "XPT")
 CURRENCIES = {
-    *(
-        "AUD",
-        "BRL",
-        "CAD",
-        "CHF",
-        "CNH",
-        "CNY",
-        "CZK",
-        "DKK",
-        "EUR",
-        "GBP",
-        "HKD",
-        "HUF",
-        "ILS",
-        "INR",
-        "JPY",
-        "KRW",
-    ),
-    *(
-        "MXN",
-        "NOK",
-        "NZD",
-        "PLN",
-        "RON",
-        "RUB",
-        "SEK",
-        "SGD",
-        "THB",
-        "TRY",
-        "TWD",
-        "USD",
-        "ZAR",
-        *METALS,
-    ),
+    "AUD",
+    "BRL",
+    "CAD",
+    "CHF",
+    "CNH",
+    "CNY",
+    "CZK",
+    "DKK",
+    "EUR",
+    "GBP",
+    "HKD",
+    "HUF",
+    "ILS",
+    "INR",
+    "JPY",
+    "KRW",
+    "MXN",
+    "NOK",
+    "NZD",
+    "PLN",
+    "RON",
+    "RUB",
+    "SEK",
+    "SGD",
+    "THB",
+    "TRY",
+    "TWD",
+    "USD",
+    "ZAR",
+    *METALS,
 }
 COINS = {
     "ADA",
@@ -74,55 +70,65 @@ _PAIR = re.compile(
 )
 _ENDING = r"(?i:(\.(bi5|csv|gz|json|parquet|tsv|txt|zip|zst))+|\.\w+)"
 _DOLLARS = {
-    **{
-        "USD": 1.0,
-        "EUR": 1.15,
-        "GBP": 1.45,
-        "AUD": 0.75,
-        "NZD": 0.65,
-        "CAD": 0.78,
-        "CHF": 0.95,
-        "JPY": 0.0085,
-    },
-    **{"SGD": 0.7, "HKD": 0.128, "CNY": 0.145, "CNH": 0.145, "SEK": 0.12, "NOK": 0.12, "DKK": 0.15},
+    "USD": 1.0,
+    "EUR": 1.15,
+    "GBP": 1.45,
+    "AUD": 0.75,
+    "NZD": 0.65,
+    "CAD": 0.78,
+    "CHF": 0.95,
+    "JPY": 0.0085,
+    "SGD": 0.7,
+    "HKD": 0.128,
+    "CNY": 0.145,
+    "CNH": 0.145,
+    "SEK": 0.12,
+    "NOK": 0.12,
+    "DKK": 0.15,
 }
-"""Rough prices in dollars of currencies that have stayed within a factor of three of them for
-decades.
-"""
+"""Rough prices in dollars, of currencies that stayed within a factor of three for decades."""
 
 
 def find_pair(text: str) -> str | None:
     """The pair in a name or a cell (EURUSD, eur_usd, EUR/USD, BTCUSDT), if there is exactly one."""
-    matches = [[part.upper() for part in parts] for parts in _PAIR.findall(text)]
-    pairs = {a + b + c + d for a, b, c, d in matches if b or {c, d} <= CURRENCIES | COINS}
+    pairs = set()
+    for parts in _PAIR.findall(text.upper()):
+        coin, dollar_coin, base, quote = parts
+        if dollar_coin or {base, quote} <= CURRENCIES | COINS:
+            pairs.add(coin + dollar_coin + base + quote)
     return pairs.pop() if len(pairs) == 1 else None
 
 
 def find_symbol(pattern: str, name: str) -> str | None:
-    """The part of a file name at the first `*` of a pattern: `BATS_*, *` finds AAPL in `BATS_AAPL,
-    60.csv`.
+    """The part of a file name at the first `*` of a pattern.
+
+    `BATS_*, *` finds AAPL in `BATS_AAPL, 60.csv`.
     """
     first, *rest = map(re.escape, pattern.split("*"))
     match = re.fullmatch(rf"{first}(.+?){'.*'.join(rest)}{_ENDING}?", name)
-    return (find_pair(match[1]) or match[1]) if match else None
+    if not match:
+        return None
+    return find_pair(match[1]) or match[1]
 
 
 def default_class(symbol: str) -> str:
-    """The class of an asset by its symbol; that of currency pairs if nothing else fits."""
-    return next(
-        (name for name, pattern in _CLASS_PATTERNS.items() if re.match(pattern, symbol.upper())),
-        "FX",
-    )
+    """The class of an asset by its symbol: SPOT, CRYPTO, INDEX, EQUITY, or FX for all others."""
+    for name, pattern in _CLASS_PATTERNS.items():
+        if re.match(pattern, symbol.upper()):
+            return name
+    return "FX"
 
 
 @cache
 def dollar_sign(symbol: str) -> int:
     """1 if the quote rises with the dollar, -1 if it falls, 0 if the dollar is not part of it."""
     name = symbol.upper()
-    return int(name[:3] == "USD") - int(name[3:6] == "USD" or name.endswith(("USDC", "USDT")))
+    is_quote = name[3:6] == "USD" or name.endswith(("USDC", "USDT"))
+    return int(name[:3] == "USD") - int(is_quote)
 
 
 def usual_price(symbol: str) -> float | None:
     """The price of a currency pair, within an order of magnitude; None if not known."""
-    base, quote = (_DOLLARS.get(leg) for leg in (symbol[:3].upper(), symbol[3:].upper()))
+    base = _DOLLARS.get(symbol[:3].upper())
+    quote = _DOLLARS.get(symbol[3:].upper())
     return base / quote if base and quote else None

@@ -1,5 +1,6 @@
-"""Timeframes and other spans of time by name; plain Python, for machines without a dataframe
-library.
+"""Timeframes and other spans of time by name: `15min`, `1h`, `1d`.
+
+Plain Python, for machines without a dataframe library.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from functools import cache
 
 from vaiom.errors import ConfigError
 
-DAY, WEEK = timedelta(days=1), timedelta(weeks=1)
+DAY = timedelta(days=1)
+WEEK = timedelta(weeks=1)
 
 _UNITS = {
     "w": WEEK,
@@ -27,10 +29,10 @@ def timeframe_of(name: str) -> timedelta:
     """The length of a named timeframe: any whole minutes that divide a day, or a week."""
     match = _NAME.fullmatch(name.lower())
     span = int(match[1]) * _UNITS[match[2]] if match else timedelta(0)
-    if not span or (DAY % span and span != WEEK):
-        expected = "1min to 1d, if they divide a day, as in 15min, 1h or 4h; or 1w"
-        raise ConfigError("unknown timeframe", expected=expected, got=repr(name))
-    return span
+    if span and (span == WEEK or not DAY % span):
+        return span
+    expected = "1min to 1d, if they divide a day, as in 15min, 1h or 4h; or 1w"
+    raise ConfigError("unknown timeframe", expected=expected, got=repr(name))
 
 
 def step_seconds(name: str) -> int:

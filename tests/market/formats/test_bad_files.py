@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 from market.price_files import candles_bi5, frame_of, some_bars
-from vaiom import files
 from vaiom.errors import DataError
-from vaiom.market import download
 from vaiom.market.folder import read_bars
-from vaiom.market.formats import dukascopy, packed
+from vaiom.market.formats import packed
 from vaiom.market.imports import import_files
 
 HEADER = "time,open,high,low,close,volume\n"
@@ -280,13 +278,6 @@ def test_zip_members_are_never_extracted(tmp_path: Path, monkeypatch: pytest.Mon
         entry = import_files([path], tmp_path / "out", replace=True)["symbols"]["EURUSD"]
         assert entry["sources"][0]["member"] == name
     assert sorted(left.name for left in tmp_path.iterdir()) == ["in", "out"]
-
-
-def test_the_sizes_that_a_hostile_file_cannot_exceed() -> None:
-    mib = 1024 * 1024
-    assert (64 * mib, 256 * mib) == (dukascopy.MAX_UNPACKED, dukascopy.MAX_DICTIONARY)
-    assert (4096 * mib, 200, mib) == (packed.MAX_UNPACKED, packed.MAX_RATIO, packed.RATIO_FROM)
-    assert (4096 * mib, mib) == (files.MOST_UNPACKED, download.LARGEST_BODY_BYTES)
 
 
 @pytest.mark.parametrize(("above", "found"), [(19, True), (20, False)])
