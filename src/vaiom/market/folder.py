@@ -33,6 +33,7 @@ Place = Callable[[int], object]
 
 # Python's own calendar ends with the year 9999, and stamps are printed by it.
 _FIRST_YEAR, _LAST_YEAR = 1000, 8999
+_SYMBOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 _REPAIR = "`vaiom data import --repair` sorts rows and keeps the last of repeated stamps"
 
 
@@ -49,57 +50,63 @@ def counted(
 
 
 def check_symbol(symbol: str) -> str:
-    """A symbol names a file, so it must be a plain word."""
-    if not isinstance(symbol, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}", symbol):
-        expected = "up to 32 letters, digits, '.', '_' or '-'"
-        fix = "write it without separators, as in EURUSD"
-        raise DataError("not usable as a symbol", expected=expected, got=repr(symbol), fix=fix)
-    return symbol
+    """The symbol, which must be a plain word because it names a file."""
+    if isinstance(symbol, str) and _SYMBOL.fullmatch(symbol):
+        return symbol
+    raise DataError(
+        "not usable as a symbol",
+        expected="up to 32 letters, digits, '.', '_' or '-'",
+        got=repr(symbol),
+        fix="write it without separators, as in EURUSD",
+    )
 
 
 def conform(frame: pl.DataFrame, where: Path) -> pl.DataFrame:
     """Check names and types and cast to `BAR_SCHEMA`; no value changes, but NaN becomes null."""
-    if missing := [name for name in BAR_COLUMNS[:-1] if name not in frame.columns]:
-        expected, got = ", ".join(BAR_COLUMNS), ", ".join(frame.columns) or "no columns"
-        fix = "bring the file in with `vaiom data import --format table`, which maps column names"
+    missing = [name for name in BAR_COLUMNS[:-1] if name not in frame.columns]
+    if missing:
         raise DataError(
-            f"column {missing[0]!r} is missing", where=where, expected=expected, got=got, fix=fix
+            f"column {missing[0]!r} is missing",
+            where=where,
+            expected=", ".join(BAR_COLUMNS),
+            got=", ".join(frame.columns) or "no columns",
+            fix="bring the file in with `vaiom data import --format table`, which maps columns",
         )
     if "Volume" not in frame.columns:
         frame = frame.with_columns(pl.lit(None, pl.Float64).alias("Volume"))
     stamp = frame.schema["Datetime"]
     if not isinstance(stamp, pl.Datetime) or stamp.time_zone is not None:
-        fix = "bring the file in with `vaiom data import`, with --utc if its stamps carry an offset"
         raise DataError(
             "stamps must be naive datetimes",
             where=f"{where}, column Datetime",
             got=str(stamp),
-            fix=fix,
+            fix="bring the file in with `vaiom data import`, with --utc if its stamps carry an "
+            "offset",
         )
     for name in NUMBER_COLUMNS:
-        if not ((dtype := frame.schema[name]).is_numeric() or dtype == pl.Null):
-            raise DataError(
-                "a price column must be numeric", where=f"{where}, column {name}", got=str(dtype)
-            )
+        dtype = frame.schema[name]
+        if not (dtype.is_numeric() or dtype == pl.Null):
+            problem = "a price column must be numeric"
+            raise DataError(problem, where=f"{where}, column {name}", got=str(dtype))
     require_calendar(frame["Datetime"], lambda row: f"{where}, row {row + 1}")
-    # Live bars mostly conform, and a check is much faster than a query that changes nothing. In
-    # arrays null is NaN.
-    numbers = [frame[name] for name in NUMBER_COLUMNS] if frame.schema == BAR_SCHEMA else []
-    if numbers and all(
-        int(np.isnan(each.to_numpy()).sum()) == each.null_count() for each in numbers
-    ):
+    # Live bars mostly conform, and a check is much faster than a query that changes nothing.
+    if frame.schema == BAR_SCHEMA and not any(_holds_nan(frame[name]) for name in NUMBER_COLUMNS):
         return frame
     return frame.select(
         pl.col("Datetime").cast(STAMP), pl.col(NUMBER_COLUMNS).cast(pl.Float64).fill_nan(None)
     )
 
 
-def infer_timeframe(stamps: pl.Series, *, majority: bool = False) -> timedelta | None:
-    """The commonest step between stamps in any order, the shortest of equally common ones; None
-    without steps.
+def _holds_nan(numbers: pl.Series) -> bool:
+    """Whether there is a NaN beside the nulls, which are NaN in an array too."""
+    return int(np.isnan(numbers.to_numpy()).sum()) != numbers.null_count()
 
-    With `majority`, also None unless most steps equal it, of at least ten: fewer may lie around a
-    weekend or a hole.
+
+def infer_timeframe(stamps: pl.Series, *, majority: bool = False) -> timedelta | None:
+    """The commonest step between stamps in any order, the shortest of equally common ones.
+
+    None without steps; with `majority`, also unless most steps equal it, of at least ten: fewer may
+    lie around a weekend or a hole.
     """
     ticks = stamps.drop_nulls().cast(STAMP).to_physical().to_numpy()
     steps = np.diff(ticks)
@@ -108,13 +115,14 @@ def infer_timeframe(stamps: pl.Series, *, majority: bool = False) -> timedelta |
     if not len(steps) or (majority and len(ticks) <= 10):
         return None
     step = steps.min()
-    count = np.count_nonzero(steps == step)
-    if 2 * count <= len(
-        steps
-    ):  # counting every step is slow, and a step of more than half of the rows the commonest
+    is_most = 2 * np.count_nonzero(steps == step) > len(steps)
+    if not is_most:  # counting every step is slow
         values, counts = np.unique(steps, return_counts=True)
-        step, count = values[counts.argmax()], counts.max()
-    return None if majority and 2 * count <= len(steps) else timedelta(microseconds=int(step))
+        step = values[counts.argmax()]
+        is_most = 2 * counts.max() > len(steps)
+    if majority and not is_most:
+        return None
+    return timedelta(microseconds=int(step))
 
 
 def keep_last(bars: pl.DataFrame) -> pl.DataFrame:
@@ -125,67 +133,71 @@ def keep_last(bars: pl.DataFrame) -> pl.DataFrame:
 def require_ordered(
     stamps: pl.Series, where: object, *, repeats: bool = False, fix: str = _REPAIR
 ) -> None:
-    """Stamps must be present and increase, or with `repeats` not decrease; `where` is a name or a
-    `Place`.
+    """Stamps must be present and increase, or with `repeats` not decrease.
+
+    `where` is the name of the series, or a function that names a row.
     """
 
     def place(row: int) -> object:
         return where(row) if callable(where) else f"{where}, row {row + 1}"
 
     if stamps.null_count():
+        row = int(stamps.is_null().arg_max() or 0)
+        raise DataError("a stamp is missing", where=place(row), fix="remove the row")
+    later = stamps.slice(1)
+    earlier = stamps.slice(0, max(len(stamps) - 1, 0))
+    is_bad = later < earlier if repeats else later <= earlier
+    if is_bad.any():
+        row = int(is_bad.arg_max() or 0) + 1
+        before = stamps[row - 1]
+        after = stamps[row]
         raise DataError(
-            "a stamp is missing",
-            where=place(int(stamps.is_null().arg_max() or 0)),
-            fix="remove the row",
-        )
-    later, earlier = stamps.slice(1), stamps.slice(0, max(len(stamps) - 1, 0))
-    bad = later < earlier if repeats else later <= earlier
-    if bad.any():
-        row = int(bad.arg_max() or 0) + 1
-        before, after = stamps[row - 1], stamps[row]
-        problem = "a stamp is repeated" if before == after else "a stamp goes back in time"
-        raise DataError(
-            problem, where=place(row), expected=f"a stamp after {before}", got=after, fix=fix
+            "a stamp is repeated" if before == after else "a stamp goes back in time",
+            where=place(row),
+            expected=f"a stamp after {before}",
+            got=after,
+            fix=fix,
         )
 
 
 def require_calendar(stamps: pl.Series, where: Place) -> pl.Series:
-    """Refuse stamps outside of the years that Python's calendar can print."""
-    first, end = datetime(_FIRST_YEAR, 1, 1), datetime(_LAST_YEAR + 1, 1, 1)
-    outside = ~stamps.cast(STAMP).is_between(first, end, closed="left").fill_null(value=True)
-    if outside.any():
-        expected, fix = f"a year from {_FIRST_YEAR} to {_LAST_YEAR}", "correct or remove the row"
-        place = where(int(outside.arg_max() or 0))
-        raise DataError("a stamp is beyond all calendars", where=place, expected=expected, fix=fix)
+    """The stamps, which must lie in the years that Python's calendar can print."""
+    first = datetime(_FIRST_YEAR, 1, 1)
+    end = datetime(_LAST_YEAR + 1, 1, 1)
+    is_inside = stamps.cast(STAMP).is_between(first, end, closed="left").fill_null(value=True)
+    if not is_inside.all():
+        raise DataError(
+            "a stamp is beyond all calendars",
+            where=where(int((~is_inside).arg_max() or 0)),
+            expected=f"a year from {_FIRST_YEAR} to {_LAST_YEAR}",
+            fix="correct or remove the row",
+        )
     return stamps
 
 
 def symbols_in(folder: Path) -> list[str]:
     """The symbols of a bar folder, sorted."""
     if not folder.is_dir():
-        fix = "`vaiom data import` makes one of price files"
         raise DataError(
             "no such bar folder",
             where=folder,
             expected="a folder of <SYMBOL>.parquet files",
-            fix=fix,
+            fix="`vaiom data import` makes one of price files",
         )
-    symbols = sorted(
-        path.stem for path in folder.glob("*.parquet") if not path.name.startswith(".")
-    )
+    symbols = sorted(file.stem for file in folder.glob("[!.]*.parquet"))
     if not symbols:
-        fix = "make one with `vaiom data import`, `download` or `simulate`"
         raise DataError(
-            "the bar folder is empty", where=folder, expected="<SYMBOL>.parquet files", fix=fix
+            "the bar folder is empty",
+            where=folder,
+            expected="<SYMBOL>.parquet files",
+            fix="make one with `vaiom data import`, `download` or `simulate`",
         )
     return [check_symbol(symbol) for symbol in symbols]
 
 
 @contextmanager
 def readable_parquet(where: object, kind: str = "Parquet") -> Iterator[None]:
-    """Turn what readers raise for damaged files, panics included, into an error that names the
-    file.
-    """
+    """Turn what readers raise for damaged files, panics included, into an error for users."""
     errors: list[type[BaseException]] = [UnicodeDecodeError, OSError, MemoryError]
     errors += [pl.exceptions.PolarsError, pl.exceptions.PanicException]
     if find_spec("pyarrow"):
@@ -198,19 +210,18 @@ def readable_parquet(where: object, kind: str = "Parquet") -> Iterator[None]:
         raise DataError("no such file", where=where, expected=f"a {kind} file") from error
     except tuple(errors) as error:
         got = (str(error) or type(error).__name__).splitlines()[0]
-        fix = (
-            "`vaiom data import` reads other formats, and `vaiom forecast` too"
-            if kind == "Parquet"
-            else None
-        )
+        fix = None
+        if kind == "Parquet":
+            fix = "`vaiom data import` reads other formats, and `vaiom forecast` too"
         raise DataError(f"not readable as {kind}", where=where, got=got, fix=fix) from error
 
 
 def read_parquet(
     source: Path | BinaryIO, where: object, columns: Sequence[str] | None = None
 ) -> pl.DataFrame:
-    """Read any Parquet file, by Arrow if installed: damage makes other readers allocate absurd
-    amounts of memory.
+    """Read any Parquet file, by Arrow if it is installed.
+
+    Damage makes other readers allocate absurd amounts of memory.
     """
     with readable_parquet(where):
         if not find_spec("pyarrow"):
@@ -238,22 +249,22 @@ def read_ordered(path: Path) -> pl.DataFrame:
 
 
 def read_stamps(path: Path) -> pl.Series:
-    """The stamps of an asset's bars; the other columns are read only if the stamps have an
-    unexpected type.
-    """
+    """The stamps of an asset's bars; the whole file is read only if they have another type."""
     frame = read_parquet(path, path, ["Datetime"])
-    return (frame if len(frame) and frame.schema == {"Datetime": STAMP} else read_file(path))[
-        "Datetime"
-    ]
+    if frame.is_empty() or frame.schema != {"Datetime": STAMP}:
+        frame = read_file(path)
+    return frame["Datetime"]
 
 
 def holds_bars(path: Path) -> bool:
     """Whether a file is as a bar folder has it, by its name and schema."""
+    if path.suffix != ".parquet":
+        return False
     with readable_parquet(path):
-        schema = pl.read_parquet_schema(path) if path.suffix == ".parquet" else {}
-    return {*PRICE_COLUMNS} <= {*schema} and getattr(
-        schema.get("Datetime"), "time_zone", ""
-    ) is None
+        schema = pl.read_parquet_schema(path)
+    if not {*PRICE_COLUMNS} <= {*schema}:
+        return False
+    return getattr(schema.get("Datetime"), "time_zone", "") is None
 
 
 def count_bars(path: Path) -> int:
@@ -270,18 +281,16 @@ class BarFrames(dict[str, pl.DataFrame]):
     """The bars of assets by symbol."""
 
     def __repr__(self) -> str:
-        return (
-            f"<BarFrames of {len(self)} assets, {sum(map(len, self.values())):,} rows: "
-            f"{', '.join(self)}>"
-        )
+        num_rows = sum(len(bars) for bars in self.values())
+        return f"<BarFrames of {len(self)} assets, {num_rows:,} rows: {', '.join(self)}>"
 
 
 def read_bars(path: str | Path) -> BarFrames:
     """All bars of a bar folder, or of one Parquet file named by its symbol: {symbol: frame}."""
     path = Path(path)
-    files = (
-        [path] if path.is_file() else [path / f"{symbol}.parquet" for symbol in symbols_in(path)]
-    )
+    files = [path]
+    if not path.is_file():
+        files = [path / f"{symbol}.parquet" for symbol in symbols_in(path)]
     return BarFrames({check_symbol(file.stem): read_ordered(file) for file in files})
 
 

@@ -1,5 +1,7 @@
-"""Import files of other tools into a bar folder, all or none; its manifest records the source of
-every bar.
+"""Files of other tools become a bar folder, all or none.
+
+Enters: files and `Options`. Leaves: bars by symbol, and a manifest that records the source of every
+bar and what was changed on the way.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace as changed
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -43,30 +46,29 @@ def import_files(
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Read and check all files, as `Options` say, then write their bars to `out`; returns the
-    manifest of these.
+    """Read and check all files, as `Options` say, then write their bars to `out`.
 
-    All symbols and the manifest appear together; other symbols of the folder stay.
+    All symbols and the manifest appear together; other symbols of the folder stay. Returns the
+    manifest of the symbols that were read.
     """
     bars, entries = read_files(paths, Options(**options), progress)
     if out.exists() and not out.is_dir():
         raise DataError("the output is a file, not a folder", where=out, fix="choose another --out")
     for symbol in bars:
-        if (file := out / f"{symbol}.parquet").exists() and not replace:
-            fix = "pass --replace, or choose another --out"
-            raise DataError(f"the folder already holds {symbol}", where=file, fix=fix)
+        file = out / f"{symbol}.parquet"
+        if file.exists() and not replace:
+            problem = f"the folder already holds {symbol}"
+            raise DataError(problem, where=file, fix="pass --replace, or choose another --out")
     manifest = folder.open_manifest(out)
     manifest["symbols"] = dict(sorted({**manifest["symbols"], **entries}.items()))
     with staging_folder(out if out.exists() else out.parent) as staged:
-        for symbol, frame in bars.items():
-            folder.write_symbol(staged, symbol, frame)
-        write_json(staged / folder.MANIFEST_NAME, manifest)
+        files = [folder.write_symbol(staged, symbol, frame) for symbol, frame in bars.items()]
+        # The manifest goes last: until then the folder describes what it held before.
+        files.append(staged / folder.MANIFEST_NAME)
+        write_json(files[-1], manifest)
         if out.exists():
-            # The manifest goes last: until then the folder describes what it held before.
-            for path in sorted(
-                staged.iterdir(), key=lambda path: path.name == folder.MANIFEST_NAME
-            ):
-                path.replace(out / path.name)
+            for file in files:
+                file.replace(out / file.name)
         else:
             staged.rename(out)
     return {"symbols": entries}
@@ -111,174 +113,197 @@ def read_files(
     paths: Sequence[Path], options: Options, progress: Progress | None = None
 ) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
     """The bars of all files by symbol, in order, and the manifest entry of each symbol."""
+    _check_options(options)
+    by_symbol: dict[str, list[FileBars]] = {}
+    for path in folder.counted(list_files(paths), progress, lambda path: path.name):
+        symbol, source = read_one(path, options)
+        by_symbol.setdefault(symbol, []).append(source)
+    if options.symbol and list(by_symbol) == [options.symbol]:
+        named = {source.symbol for source in by_symbol[options.symbol] if source.symbol}
+        if len(named) > 1:
+            raise DataError(
+                "the files are of several symbols",
+                expected=f"files of {options.symbol}",
+                got=", ".join(sorted(named)),
+                fix="import each symbol by itself, or leave --symbol out",
+            )
+    bars = {}
+    entries = {}
+    for symbol, sources in sorted(by_symbol.items()):
+        bars[symbol], entries[symbol] = combine(symbol, sources, options)
+    return bars, entries
+
+
+def _check_options(options: Options) -> None:
+    """Refuse options that no file can be read with."""
     if options.format not in FORMATS:
         raise ConfigError("no such format", expected=", ".join(FORMATS), got=repr(options.format))
     if options.columns and options.format not in ("auto", "table"):
         got = f"--format {options.format}"
         raise ConfigError("a column map is for tables only", expected="--format table", got=got)
     if options.start is not None and options.start.tzinfo is not None:
-        raise ConfigError(
-            "the start must not carry an offset", expected="YYYY-MM-DD", got=options.start
-        )
-    if options.price_scale is not None and not 0 < options.price_scale < float("inf"):
-        raise ConfigError("the price scale must be a positive number", got=options.price_scale)
-    grouped: dict[str, list[FileBars]] = {}
-    for path in folder.counted(list_files(paths), progress, lambda path: path.name):
-        symbol, source = read_one(path, options)
-        grouped.setdefault(symbol, []).append(source)
-    named = {source.symbol for sources in grouped.values() for source in sources if source.symbol}
-    if list(grouped) == [options.symbol] and len(named) > 1:
-        got, fix = ", ".join(sorted(named)), "import each symbol by itself, or leave --symbol out"
-        raise DataError(
-            "the files are of several symbols",
-            expected=f"files of {options.symbol}",
-            got=got,
-            fix=fix,
-        )
-    combined = {name: combine(name, own, options) for name, own in sorted(grouped.items())}
-    return {name: bars for name, (bars, _) in combined.items()}, {
-        name: entry for name, (_, entry) in combined.items()
-    }
+        problem = "the start must not carry an offset"
+        raise ConfigError(problem, expected="YYYY-MM-DD", got=options.start)
+    scale = options.price_scale
+    if scale is not None and not 0 < scale < float("inf"):
+        raise ConfigError("the price scale must be a positive number", got=scale)
 
 
 def given_symbol(path: Path, options: Options) -> str | None:
-    """The symbol of a file by the options: theirs, or where it is a pattern, the matching part of
-    the file name.
+    """The symbol of a file by the options alone.
+
+    Theirs, or where it is a pattern such as `BATS_*, *`, the matching part of the file name.
     """
     named = options.symbol or ""
     if "*" in named:
         return find_symbol(named, path.name)
-    pair = find_pair(named)  # which may be spelled eurusd or EUR/USD
-    return pair if pair == re.sub(r"(?<=\w)[-_/. ](?=\w)", "", named).upper() else named or None
+    pair = find_pair(named)
+    plain = re.sub(r"(?<=\w)[-_/. ](?=\w)", "", named).upper()
+    is_pair = pair == plain  # as in eurusd or EUR/USD
+    return pair if is_pair else named or None
 
 
 def read_one(path: Path, options: Options) -> tuple[str, FileBars]:
     """The symbol of a file, by the options or its own content or name, and its bars."""
-    file, wanted = Origin(path=path), given_symbol(path, options)
+    file = Origin(path=path)
+    wanted = given_symbol(path, options)
     try:
         data = path.read_bytes()
     except OSError as error:
         raise DataError("the file cannot be read", where=path, got=error.strerror) from error
     if options.symbol and not wanted:
-        raise file.error(
-            "the file's name does not fit the pattern", expected=f"--symbol {options.symbol!r}"
-        )
+        problem = "the file's name does not fit the pattern"
+        raise file.error(problem, expected=f"--symbol {options.symbol!r}")
     source = read_source(file, data, changed(options, symbol=wanted))
     symbol = wanted or source.symbol
     if symbol is None:
-        expected = "a currency pair in the file name, or a symbol column"
-        fix = (
-            "name it, as in --symbol AAPL; for many files a pattern of their names, as in "
-            "--symbol 'BATS_*, *'"
+        raise source.file.error(
+            "the file does not say its symbol",
+            expected="a currency pair in the file name, or a symbol column",
+            fix="name it, as in --symbol AAPL; for many files a pattern of their names, as in "
+            "--symbol 'BATS_*, *'",
         )
-        raise source.file.error("the file does not say its symbol", expected=expected, fix=fix)
     return folder.check_symbol(symbol), source
 
 
 def combine(
     symbol: str, sources: Sequence[FileBars], options: Options
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """The files of a symbol as one table in order, and its manifest entry: the sources, and what
-    was changed.
+    """The files of a symbol as one table in order, and its manifest entry.
+
+    The entry has the sources, and what was changed on the way.
     """
     sources = sorted(sources, key=lambda source: source.bars["Datetime"].min() or datetime.max)
     filled = [source for source in sources if len(source.bars)]
     if not filled:
         names = ", ".join(source.file.path.name for source in sources[:8])
-        raise DataError(
-            f"no bars of {symbol} in all its files", where=names, expected="at least one bar"
-        )
-    shared_timeframe = _require_compatible(filled, repair=options.repair)
+        problem = f"no bars of {symbol} in all its files"
+        raise DataError(problem, where=names, expected="at least one bar")
+    shared_timeframe = _shared_timeframe(filled)
+    _require_one_side(filled)
+    if not options.repair:
+        _require_no_overlap(filled)
     together = pl.concat([source.bars.select(folder.BAR_COLUMNS) for source in filled])
     ordered = folder.keep_last(together.sort("Datetime", maintain_order=True))
     timeframe = shared_timeframe or infer_timeframe(ordered["Datetime"], majority=True)
     bars = ordered.with_columns(pl.col("Datetime") + options.shift)
-    require_calendar(
-        bars["Datetime"],
-        lambda row: f"{symbol}, bar {row + 1}, moved by {format_span(options.shift)}",
-    )
+    shift = format_span(options.shift)
+    require_calendar(bars["Datetime"], lambda row: f"{symbol}, bar {row + 1}, moved by {shift}")
     changes: Counter[str] = sum((source.changes for source in sources), Counter())
-    return bars, {
+    num_reordered = changes["rows_reordered"] + count_out_of_place(together["Datetime"])
+    entry = {
         **folder.describe(bars),
         "timeframe": format_span(timeframe) if timeframe else None,
-        "clock": {"shift": format_span(options.shift), "utc": options.utc},
+        "clock": {"shift": shift, "utc": options.utc},
         "flat_dropped": changes["flat_dropped"],
         "repairs": {
-            "rows_reordered": changes["rows_reordered"] + count_out_of_place(together["Datetime"]),
+            "rows_reordered": num_reordered,
             "repeated_stamps_dropped": len(together) - len(ordered),
             "unusable_rows_dropped": changes["unusable_rows_dropped"],
             "volumes_blanked": changes["volumes_blanked"],
         },
         "sources": [source.record for source in sources],
     }
+    return bars, entry
 
 
-def _require_compatible(sources: Sequence[FileBars], *, repair: bool) -> timedelta | None:
-    """Files of one symbol share a timeframe, which is returned, and a side; without repair they do
-    not overlap.
-    """
-    known = [
-        (step, s.file.label)
-        for s in sources
-        if (step := infer_timeframe(s.bars["Datetime"], majority=True))
-    ]
-    for step, label in known:
-        if step != known[0][0]:  # in one table nothing would tell their bars apart
-            where, expected = f"{known[0][1]} and {label}", f"{format_span(known[0][0])} in both"
-            problem, fix = (
+def _shared_timeframe(sources: Sequence[FileBars]) -> timedelta | None:
+    """The timeframe of all files that tell theirs; in one table nothing would tell bars apart."""
+    shared: timedelta | None = None
+    first = ""
+    for source in sources:
+        step = infer_timeframe(source.bars["Datetime"], majority=True)
+        if step is None:
+            continue
+        if shared is None:
+            shared = step
+            first = source.file.label
+        if step != shared:
+            raise DataError(
                 "files of one symbol have different timeframes",
-                "import each into a folder of its own",
+                where=f"{first} and {source.file.label}",
+                expected=f"{format_span(shared)} in both",
+                got=format_span(step),
+                fix="import each into a folder of its own",
             )
-            raise DataError(problem, where=where, expected=expected, got=format_span(step), fix=fix)
-    sides = {side: source.file.label for source in sources if (side := source.file.side)}
+    return shared
+
+
+def _require_one_side(sources: Sequence[FileBars]) -> None:
+    """Refuse files of bid and of ask prices together."""
+    sides = {source.file.side: source.file.label for source in sources if source.file.side}
     if len(sides) > 1:
+        problem = "files of one symbol mix bid and ask prices"
         where = " and ".join(sides.values())
-        raise DataError(
-            "files of one symbol mix bid and ask prices", where=where, fix="import one side only"
-        )
-    for source in [] if repair else sources:
+        raise DataError(problem, where=where, fix="import one side only")
+
+
+def _require_no_overlap(sources: Sequence[FileBars]) -> None:
+    """Refuse files that are not in order, or begin before the one before has ended."""
+    for source in sources:
         rows = source.bars[ROW]
-        require_ordered(
-            source.bars["Datetime"],
-            lambda n, at=source.file.at, rows=rows: at(rows[n]),
-            fix=SORT_FIX,
-        )
-    for earlier, later in [] if repair else pairwise(sources):
-        last, first = earlier.bars["Datetime"][-1], later.bars["Datetime"][0]
+        place = partial(_place, source.file, rows)
+        require_ordered(source.bars["Datetime"], place, fix=SORT_FIX)
+    for earlier, later in pairwise(sources):
+        last = earlier.bars["Datetime"][-1]
+        first = later.bars["Datetime"][0]
         if first <= last:
-            row, expected = (
-                later.bars[ROW][0],
-                f"a stamp after {last}, the last of {earlier.file.label}",
-            )
-            fix = REPAIR.format("keep the row of the later file where stamps repeat")
             raise later.file.error(
-                "two files overlap in time", row=row, expected=expected, got=first, fix=fix
+                "two files overlap in time",
+                row=later.bars[ROW][0],
+                expected=f"a stamp after {last}, the last of {earlier.file.label}",
+                got=first,
+                fix=REPAIR.format("keep the row of the later file where stamps repeat"),
             )
-    return known[0][0] if known else None
+
+
+def _place(file: Origin, rows: pl.Series, row: int) -> str:
+    return file.at(rows[row])
 
 
 def list_files(paths: Sequence[Path]) -> list[Path]:
     """These files, and those below these folders that may hold bars, without repetitions."""
-    files: dict[Path, None] = {}
+    files: list[Path] = []
     for path in paths:
+        if path.is_file():
+            files.append(path)
+            continue
         inside = [
             file
             for file in sorted(path.rglob("[!.]*"))
             if file.suffix.lower() in SUFFIXES and file.is_file()
         ]
-        if not inside and not path.is_file():
-            problem = (
-                "nothing to import in this folder" if path.is_dir() else "no such file or folder"
-            )
+        if not inside:
+            is_folder = path.is_dir()
             raise DataError(
-                problem,
+                "nothing to import in this folder" if is_folder else "no such file or folder",
                 where=path,
                 expected="a file, or a folder with files: " + " ".join(SUFFIXES),
             )
-        files.update(dict.fromkeys(inside or [path]))
+        files += inside
     if not files:
         raise ConfigError("nothing to import", expected="files or folders")
-    return list(files)
+    return list(dict.fromkeys(files))
 
 
 def list_others(paths: Sequence[Path]) -> list[Path]:
