@@ -24,9 +24,11 @@ from vaiom.corpus.rows import meta_of
 from vaiom.corpus.tokenizer import Tokenizer
 from vaiom.errors import ConfigError, VaiomError
 from vaiom.features.fields import inputs_of
-from vaiom.forecast.backend import TOLERANCE, Backend, OnnxBackend
+from vaiom.forecast.backend import TOLERANCE, Backend
+from vaiom.forecast.export import to_onnx
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.torch_backend import TorchBackend, exported_bytes
+from vaiom.forecast.onnx_backend import OnnxBackend
+from vaiom.forecast.torch_backend import TorchBackend
 from vaiom.forecast.window import Window
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import Checkpoint, ModelCard, Provenance
@@ -150,7 +152,7 @@ def _model(forecaster: Forecaster) -> Vaiom:
 def _exported(forecaster: Forecaster) -> bytes | None:
     """The model as ONNX; None where the libraries are not installed."""
     try:
-        return exported_bytes(Checkpoint(**vars(forecaster.card), model=_model(forecaster)))
+        return to_onnx(Checkpoint(**vars(forecaster.card), model=_model(forecaster)))
     except ConfigError:
         return None
 

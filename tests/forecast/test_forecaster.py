@@ -20,9 +20,9 @@ from vaiom.corpus.rows import bars_of
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.features.fields import inputs_of
-from vaiom.forecast import torch_backend as torch_engine
 from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.bars import MIN_BARS, resample_if_finer
+from vaiom.forecast.torch_backend import TorchBackend
 
 
 def changed(bars: pl.DataFrame, row: int, **values: object) -> pl.DataFrame:
@@ -510,11 +510,10 @@ def test_wild_prices_give_a_proper_forecast_or_a_refusal(forecaster: Forecaster,
     assert dist.stale or not any(bad)
 
 
-def test_a_history_in_stretches_is_the_forecast_after_each_bar(
-    tiny: TinyRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch_engine, "_STRETCH", 50)
+def test_a_history_in_chunks_is_the_forecast_after_each_bar(tiny: TinyRun) -> None:
     windowed = untrained(tiny.corpus, positions="rotary", attention_window=8, num_layers=3)
+    assert isinstance(windowed.backend, TorchBackend)
+    windowed.backend.chunk_rows = 50
     bars = random_bars(150, 7)
     history = windowed.predict_all(bars, "EURUSD")
     for number in range(MIN_BARS, len(bars) + 1):

@@ -119,7 +119,7 @@ def test_numpy_answers_as_pytorch_does(
         ):
             np.testing.assert_allclose(each, wanted, atol=1e-5)
         np.testing.assert_allclose(engine.probs(events[None], meta[None]), wanted[-1:], atol=1e-5)
-    for place in ("vaiom.forecast.backend", "vaiom.errors"):
+    for place in ("vaiom.forecast.opening", "vaiom.errors"):
         monkeypatch.setattr(
             f"{place}.find_spec", lambda name: None if name == "torch" else find_spec(name)
         )

@@ -16,9 +16,10 @@ from forecast_runs import CONTEXT, TinyRun, untrained
 from strategies import random_bars
 from vaiom.errors import CheckpointError, ConfigError, DataError, VaiomError
 from vaiom.files import sha256_of
-from vaiom.forecast import torch_backend as export
-from vaiom.forecast.backend import TOLERANCE, OnnxBackend, random_windows
+from vaiom.forecast import export
+from vaiom.forecast.backend import TOLERANCE, random_windows
 from vaiom.forecast.forecaster import Forecaster
+from vaiom.forecast.onnx_backend import OnnxBackend
 from vaiom.forecast.torch_backend import TorchBackend
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import Checkpoint
@@ -131,7 +132,7 @@ def test_real_windows_are_those_of_the_corpus_that_is_named_or_found(
 
 def test_real_windows_are_spread_over_the_events(tiny: TinyRun) -> None:
     checkpoint = checkpoint_of(untrained(tiny.corpus, num_layers=1))
-    [(events, meta)] = export.real_windows(tiny.corpus, checkpoint)
+    [(events, meta)] = export.corpus_windows(tiny.corpus, checkpoint)
     rows, inputs = (
         tiny.corpus.endpoints("validation", CONTEXT),
         tiny.corpus.inputs(checkpoint.config),
@@ -141,7 +142,7 @@ def test_real_windows_are_spread_over_the_events(tiny: TinyRun) -> None:
         np.testing.assert_array_equal(meta[place], tiny.corpus.meta[row])
     assert (events.shape[:2], events.dtype, meta.dtype) == ((32, CONTEXT), np.float32, np.int64)
     with pytest.raises(DataError, match="no window"):
-        export.real_windows(
+        export.corpus_windows(
             tiny.corpus, checkpoint_of(untrained(tiny.corpus, num_layers=1, context=1_500))
         )
 
@@ -164,7 +165,7 @@ def test_a_discrete_model_exports_too(
     forecaster = untrained(tiny.corpus, input="disc", num_layers=1)
     checkpoint = checkpoint_of(forecaster)
     export.export_onnx(
-        checkpoint, tmp_path / "m.onnx", export.real_windows(tiny.corpus, checkpoint)
+        checkpoint, tmp_path / "m.onnx", export.corpus_windows(tiny.corpus, checkpoint)
     )
     assert capsys.readouterr() == ("", "")
     bars = random_bars(100)
@@ -209,7 +210,7 @@ def damaged(exported: Path, how: str) -> bytes:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("weights", "does not answer"),
+        ("weights", "does not give"),
         ("header", "intact vaiom header"),
         ("version", "vaiom-onnx version 2"),
         ("foreign", "intact vaiom header"),
@@ -248,9 +249,7 @@ def test_a_missing_library_names_its_extra(exported: Path, monkeypatch: pytest.M
 def test_a_model_of_windowed_attention_is_exported_too(tiny: TinyRun) -> None:
     windowed = untrained(tiny.corpus, positions="rotary", attention_window=8, num_layers=3)
     assert isinstance(windowed.backend, TorchBackend)
-    other = Forecaster(
-        OnnxBackend(export._convert(windowed.backend.model).SerializeToString(), 1), windowed.card
-    )
+    other = Forecaster(OnnxBackend(export.to_onnx(checkpoint_of(windowed)), 1), windowed.card)
     bars = random_bars(120, 7)
     ours, theirs = (each.predict_all(bars, "EURUSD").probs for each in (windowed, other))
     np.testing.assert_allclose(theirs, ours, atol=TOLERANCE)

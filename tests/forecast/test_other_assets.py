@@ -292,7 +292,7 @@ def test_a_stamp_is_taken_whole_or_not_at_all(simulated_world: TinyRun) -> None:
 
 def test_the_exported_file_answers_the_same(simulated_world: TinyRun, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
-    from vaiom.forecast.torch_backend import export_run
+    from vaiom.forecast.export import export_run
 
     made = export_run(simulated_world.run, tmp_path / "model.onnx")
     assert made.real_windows == 32

@@ -20,8 +20,8 @@ from vaiom.corpus.store import open_corpus
 from vaiom.errors import CheckpointError
 from vaiom.evaluation.ledger import model_accesses
 from vaiom.experiments.refit import fit_horizons, refit, shifted_corpus
+from vaiom.forecast.export import export_run
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.torch_backend import export_run
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.model.horizon_heads import load_horizons

@@ -261,7 +261,7 @@ def export(
     corpus: Annotated[Path | None, option("Corpus to check it on; by default, the run's.")] = None,
 ) -> Answer:
     """Export a model as ONNX, after a check that it answers as PyTorch does."""
-    from vaiom.forecast.torch_backend import export_run
+    from vaiom.forecast.export import export_run
 
     exported = export_run(run, onnx, corpus)
     windows = f"{exported.random_windows} made-up and {exported.real_windows} real windows"

@@ -1,12 +1,11 @@
 """Forecasts and portfolios as people read them: in a terminal, a notebook and a plot.
 
-Enters: a `ReturnDistribution` or a `Portfolio`. Leaves: text, HTML, or a drawing by matplotlib,
+Enters: a `ReturnDistribution` or a `Portfolio`. Leaves: text, or a drawing by matplotlib,
 which is imported when it is needed. Returns are in basis points.
 """
 
 from __future__ import annotations
 
-from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -66,7 +65,7 @@ def short_text(dist: ReturnDistribution) -> str:
 
 
 def long_text(dist: ReturnDistribution) -> str:
-    """A forecast with a bar per bucket and the main figures, for a terminal."""
+    """A forecast with a bar per bucket and the main figures, for terminals and notebooks."""
     ranges = _bucket_ranges(dist)
     width = max(map(len, ranges))
     lengths = _BAR_WIDTH * dist.probs / dist.probs.max()
@@ -76,24 +75,6 @@ def long_text(dist: ReturnDistribution) -> str:
         lines.append(f"  {range_:>{width}}  {bar:<{_BAR_WIDTH}} {prob:6.1%}")
     lines += [f"  {name}: {value}" for name, value in _facts(dist)]
     return "\n".join(lines)
-
-
-def html(dist: ReturnDistribution) -> str:
-    """A forecast with a bar per bucket and the main figures, for a notebook."""
-    rows = ""
-    widths = 100 * dist.probs / dist.probs.max()
-    for range_, width, prob in zip(_bucket_ranges(dist), widths, dist.probs, strict=True):
-        bar = f"<div style='background:#4878a8;height:0.8em;width:{width:.1f}%'></div>"
-        rows += (
-            f"<tr><td style='text-align:right;white-space:nowrap'>{escape(range_)}</td>"
-            f"<td style='text-align:left;width:14em'>{bar}</td>"
-            f"<td style='text-align:right'>{prob:.1%}</td></tr>"
-        )
-    facts = ""
-    for name, value in _facts(dist):
-        facts += f"<div><b>{escape(name)}</b>: {escape(value)}</div>"
-    headline = f"<div><b>{escape(_headline(dist))}</b></div>"
-    return f"<div>{headline}<table>{rows}</table>{facts}</div>"
 
 
 def plot_density(dist: ReturnDistribution, ax: Axes | None) -> Axes:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,7 +86,7 @@ class ReturnDistribution(BucketDistribution):
         return display.long_text(self)
 
     def _repr_html_(self) -> str:
-        return display.html(self)
+        return f"<pre>{escape(str(self))}</pre>"
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the density in basis points, with the median and the central 90%.

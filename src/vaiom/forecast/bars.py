@@ -1,5 +1,10 @@
-"""Check the bars that users pass as frames, files or single bars; row masks handle missing and
-non-positive prices.
+"""Bars that users pass as frames, files or single bars, checked against a model.
+
+A bar has four forms on its way to a forecast. It comes as a row of a frame or as a mapping; here it
+becomes a row of a Polars frame with the columns of a bar folder (`prepare_bars`), or `Bars` of
+NumPy numbers (`parse_bar`). The model's `RowMaker` turns either into a row of stored columns, and
+the last rows of an asset are the `Window` that is forecast from. Missing and non-positive prices
+are no errors: the masks of rows handle them.
 """
 
 from __future__ import annotations
@@ -17,17 +22,10 @@ from vaiom.errors import ConfigError, DataError
 from vaiom.features.calendar import LAST_SECOND
 from vaiom.features.fields import MIN_CLEAN_RETURNS
 from vaiom.features.recursions import Bars
+from vaiom.forecast.frames import as_polars
 from vaiom.market import folder
-from vaiom.market.folder import (
-    BAR_COLUMNS,
-    NUMBER_COLUMNS,
-    PRICE_COLUMNS,
-    check_symbol,
-    infer_timeframe,
-)
-from vaiom.market.formats.columns import guess_roles
+from vaiom.market.folder import NUMBER_COLUMNS, PRICE_COLUMNS, check_symbol, infer_timeframe
 from vaiom.market.resample import resample
-from vaiom.market.symbols import find_pair
 from vaiom.market.timeframes import format_span, timeframe_of
 
 MIN_BARS = MIN_CLEAN_RETURNS + 2
@@ -37,14 +35,19 @@ CLOCK_ALLOWANCE = timedelta(hours=15)
 """
 
 _CHECKED_STEPS = 2_000
+"""The last stamps by which the timeframe of bars is told."""
+_STAMP_NAMES = ("datetime", "date", "time", "timestamp")
 _EPOCH = datetime(1970, 1, 1)
+_SECOND = timedelta(seconds=1)
 
 
 def newest_bars(
     path: Path, symbol: str | None = None, others: Sequence[str] = ()
 ) -> dict[str, pl.DataFrame]:
-    """The bars of a folder, or of one asset in it and the `others` it has, or of a file, named by
-    `symbol` if given.
+    """Read the bars of a folder or a file, by symbol.
+
+    With `symbol`, only this asset of a folder is read, and of `others` those that the folder has;
+    a file then holds the bars of this asset.
     """
     if symbol is None:
         return folder.read_bars(path)
@@ -52,36 +55,41 @@ def newest_bars(
         return {check_symbol(symbol): folder.read_file(path)}
     known = folder.symbols_in(path)
     if symbol not in known:
-        raise DataError(
-            "no such asset in the bar folder", where=path, expected=", ".join(known), got=symbol
-        )
-    return {
-        each: folder.read_file(path / f"{each}.parquet")
-        for each in known
-        if each in (symbol, *others)
-    }
+        problem = "no such asset in the bar folder"
+        raise DataError(problem, where=path, expected=", ".join(known), got=symbol)
+    wanted = [each for each in known if each == symbol or each in others]
+    return {each: folder.read_file(path / f"{each}.parquet") for each in wanted}
 
 
 def prepare_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS) -> pl.DataFrame:
-    """One asset's bars as a Polars frame with `BAR_COLUMNS`."""
+    """One asset's bars as a Polars frame with the columns and types of a bar folder.
+
+    Refuses stamps out of order, infinite prices, fewer than `min_bars` bars and bars of another
+    timeframe.
+    """
     where = f"bars of {check_symbol(symbol)}"
-    bars = folder.conform(_as_polars(frame, symbol, where), Path(where))
+    bars = folder.conform(as_polars(frame, symbol, where), Path(where))
     folder.require_ordered(bars["Datetime"], where)
     for name in PRICE_COLUMNS:
         infinite = np.isinf(bars[name].to_numpy())
         if infinite.any():
-            place = f"{where}, {name}, row {int(infinite.argmax()) + 1}"
-            fix = "leave the price out (null or NaN): its row is then masked as missing"
+            row = int(infinite.argmax())
             raise DataError(
-                "a price is infinite", where=place, got=bars[name][int(infinite.argmax())], fix=fix
+                "a price is infinite",
+                where=f"{where}, {name}, row {row + 1}",
+                got=bars[name][row],
+                fix="leave the price out (null or NaN): its row is then masked as missing",
             )
     if len(bars) < min_bars:
-        expected = f"{min_bars} at least; as many as the model's context, or more, are better"
-        fix = "bring in a longer history"
         raise DataError(
-            "too few bars for a forecast", where=where, expected=expected, got=len(bars), fix=fix
+            "too few bars for a forecast",
+            where=where,
+            expected=f"{min_bars} at least; as many as the model's context, or more, are better",
+            got=len(bars),
+            fix="bring in a longer history",
         )
-    seen, step = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS)), timeframe_of(timeframe)
+    step = timeframe_of(timeframe)
+    seen = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS))
     # A few bars may span a weekend: too far apart proves nothing then, too close always does.
     if seen is not None and (seen < step or (seen > step and len(bars) >= MIN_BARS)):
         raise wrong_timeframe(where, timeframe, seen)
@@ -91,88 +99,64 @@ def prepare_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BA
 def resample_if_finer(
     bars: pl.DataFrame, symbol: str, timeframe: str
 ) -> tuple[pl.DataFrame, datetime | None]:
-    """An asset's bars at a model's timeframe, resampled if finer; when they end, if a tenth of the
-    last is missing.
+    """An asset's bars at a model's timeframe, and when they end if that cuts the last bar short.
+
+    Bars that are not finer stay as they are. A bar is cut short if a tenth of it is missing.
     """
-    step, whole = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS)), timeframe_of(timeframe)
+    step = infer_timeframe(bars["Datetime"].tail(_CHECKED_STEPS))
+    whole = timeframe_of(timeframe)
     if step is None or step >= whole:
         return bars, None
-    coarse, end = (
-        resample(bars, timeframe, where=Path(f"bars of {symbol}")),
-        bars["Datetime"][-1] + step,
-    )
-    return coarse, end if coarse["Datetime"][-1] + whole - end >= whole / 10 else None
-
-
-def split_assets(frame: Any, id_column: str, timestamp_column: str) -> dict[str, Any]:
-    """Split a long frame into a frame per asset, in order of appearance."""
-    frame = _require_table(frame, "bars of many assets")
-    if (
-        is_pandas(frame)
-        and timestamp_column == frame.index.name
-        and timestamp_column not in frame.columns
-    ):
-        frame = frame.reset_index()
-    names = {timestamp_column: "Datetime"}
-    renamed = [names.get(name, name) for name in frame.columns]
-    for name in (id_column, timestamp_column):
-        new, there = names.get(name, name), name in frame.columns
-        if not there or renamed.count(new) > 1:
-            problem = f"column {new!r} is there twice" if there else f"column {name!r} is missing"
-            expected, got = f"{id_column}, {timestamp_column}", ", ".join(map(str, frame.columns))
-            fix = "leave one out" if there else "name them with id_column= and timestamp_column="
-            raise DataError(problem, expected=expected, got=got, fix=fix)
-    if is_pandas(frame):
-        groups = frame.rename(columns=names).groupby(
-            id_column, sort=False, dropna=False, observed=True
-        )
-        parts = {symbol: part.drop(columns=id_column) for symbol, part in groups}
-    else:
-        groups = frame.rename(names).partition_by(
-            id_column, as_dict=True, include_key=False, maintain_order=True
-        )
-        parts = {symbol: part for (symbol,), part in groups.items()}
-    if any(symbol is None or symbol != symbol for symbol in parts):
-        raise DataError(
-            "a symbol is missing",
-            where=f"column {id_column}",
-            fix="remove the rows, or name their asset",
-        )
-    return {check_symbol(str(symbol)): part for symbol, part in parts.items()}
-
-
-def is_pandas(frame: Any) -> bool:
-    """Whether it is a pandas frame, without importing pandas."""
-    return type(frame).__module__.partition(".")[0] == "pandas" and hasattr(frame, "columns")
+    coarse = resample(bars, timeframe, where=Path(f"bars of {symbol}"))
+    end = bars["Datetime"][-1] + step
+    missing = coarse["Datetime"][-1] + whole - end
+    return coarse, end if missing >= whole / 10 else None
 
 
 def parse_bar(bar: Mapping[str, Any], symbol: str) -> Bars:
-    """One bar as NumPy scalars; names in any case, High, Low and Volume as in a bar folder."""
-    values = {str(name).lower(): value for name, value in bar.items()}
+    """One bar as NumPy numbers. Names may have any case; High, Low and Volume may be missing."""
     where = f"a bar of {check_symbol(symbol)}"
-    stamps = [values[name] for name in ("datetime", "date", "time", "timestamp") if name in values]
+    values = {str(name).lower(): value for name, value in bar.items()}
+    stamp_names = [name for name in _STAMP_NAMES if name in values]
     missing = [name for name in PRICE_COLUMNS if name.lower() not in values]
-    if missing or not stamps:
-        name, expected = (
-            missing[0] if stamps else "Datetime",
-            ", ".join(("Datetime", *PRICE_COLUMNS)),
-        )
+    if not stamp_names or missing:
+        name = missing[0] if stamp_names else "Datetime"
+        expected = ", ".join(("Datetime", *PRICE_COLUMNS))
         raise DataError(f"{name!r} is missing", where=where, expected=expected)
-    if not _is_utc(stamps[0]):
-        raise DataError(
-            "a stamp must be a datetime without a zone, or in UTC", where=where, got=repr(stamps[0])
-        )
-    stamp = stamps[0].replace(tzinfo=None)
-    seconds, fraction = divmod(stamp - _EPOCH, timedelta(seconds=1))
-    if fraction or not 0 <= seconds <= LAST_SECOND:
-        expected = "whole seconds between 1970 and 2106"
-        raise DataError("a bar's stamp cannot be stored", where=where, expected=expected, got=stamp)
-    numbers: Any = [_number(values.get(name.lower()), where, name) for name in NUMBER_COLUMNS]
+    seconds = _parse_stamp(values[stamp_names[0]], where)
+    numbers: Any = [
+        _parse_number(values.get(name.lower()), f"{where}, {name}", infinite=name == "Volume")
+        for name in NUMBER_COLUMNS
+    ]
     return Bars(np.int64(seconds), *numbers)  # type: ignore[arg-type]
 
 
+def _parse_stamp(stamp: Any, where: str) -> int:
+    """A stamp of whole seconds as it is stored."""
+    if not _is_utc(stamp):
+        problem = "a stamp must be a datetime without a zone, or in UTC"
+        raise DataError(problem, where=where, got=repr(stamp))
+    naive = stamp.replace(tzinfo=None)
+    seconds, fraction = divmod(naive - _EPOCH, _SECOND)
+    if fraction or not 0 <= seconds <= LAST_SECOND:
+        expected = "whole seconds between 1970 and 2106"
+        raise DataError("a bar's stamp cannot be stored", where=where, expected=expected, got=naive)
+    return int(seconds)
+
+
+def _parse_number(value: Any, where: str, *, infinite: bool) -> np.float64:
+    """A finite number; NaN for None and pandas' missing value, and if allowed for infinity."""
+    if value is None or type(value).__name__ == "NAType" or (infinite and value == math.inf):
+        return np.float64(math.nan)
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    if not is_number or isinstance(value, bool) or math.isinf(value):
+        problem = "a price must be a finite number, or missing"
+        raise DataError(problem, where=where, got=repr(value))
+    return np.float64(value)
+
+
 def moment_or_now(now: object) -> datetime:
-    """A moment of the bars' clock as given, without its zone where that is UTC, or the present."""
+    """A moment on the bars' clock, without its zone if that is UTC; the present for None."""
     if now is None:
         return utc_now()
     if not _is_utc(now):
@@ -182,141 +166,34 @@ def moment_or_now(now: object) -> datetime:
 
 
 def utc_now() -> datetime:
-    """The current UTC time without a zone, like stamps."""
+    """The current UTC time without a zone, as stamps have it."""
     return datetime.now(UTC).replace(tzinfo=None)
 
 
 def moment_of(seconds: int) -> datetime:
-    """A stored stamp as a naive datetime."""
+    """A stored stamp as a datetime without a zone."""
     return _EPOCH + timedelta(seconds=seconds)
 
 
 def seconds_of(moment: datetime) -> int:
-    """A naive datetime as a stored stamp."""
-    return (moment - _EPOCH) // timedelta(seconds=1)
-
-
-def wrong_timeframe(where: str, timeframe: str, seen: timedelta) -> DataError:
-    """The error for bars of another timeframe."""
-    finer = seen < timeframe_of(timeframe)
-    fix = (
-        "`vaiom data resample` makes coarser bars"
-        if finer
-        else "bring in finer bars, or train a model on these"
-    )
-    problem, got = (
-        "the bars are of another timeframe than the model's",
-        f"bars mostly {format_span(seen)} apart",
-    )
-    return DataError(problem, where=where, expected=f"{timeframe} bars", got=got, fix=fix)
+    """A datetime without a zone as a stored stamp."""
+    return (moment - _EPOCH) // _SECOND
 
 
 def _is_utc(moment: object) -> bool:
-    """Whether it is a datetime without a zone or in UTC; a missing one of pandas is unequal to
-    itself.
-    """
+    """Whether it is a datetime without a zone or in UTC; pandas' NaT is unequal to itself."""
     return isinstance(moment, datetime) and moment == moment and not moment.utcoffset()
 
 
-def _number(value: Any, where: str, name: str) -> np.float64:
-    # What a frame may have: None, pandas' own missing value, and an infinite volume, which no field
-    # reads.
-    if value is None or type(value).__name__ == "NAType" or (name, value) == ("Volume", math.inf):
-        return np.float64(math.nan)
-    if (
-        not isinstance(value, (int, float, np.integer, np.floating))
-        or isinstance(value, bool)
-        or math.isinf(value)
-    ):
-        raise DataError(
-            "a price must be a finite number, or missing", where=f"{where}, {name}", got=repr(value)
-        )
-    return np.float64(value)
-
-
-def _require_table(frame: Any, where: str) -> Any:
-    """A frame of pandas or Polars."""
-    if isinstance(frame, pl.LazyFrame):
-        frame = frame.collect()
-    if is_pandas(frame) or isinstance(frame, pl.DataFrame):
-        return frame
-    raise DataError(
-        "not a table of bars", where=where, expected="a pandas or Polars DataFrame", got=type(frame)
+def wrong_timeframe(where: str, timeframe: str, seen: timedelta) -> DataError:
+    """The error for bars that are `seen` apart where a model needs `timeframe`."""
+    fix = "bring in finer bars, or train a model on these"
+    if seen < timeframe_of(timeframe):
+        fix = "`vaiom data resample` makes coarser bars"
+    return DataError(
+        "the bars are of another timeframe than the model's",
+        where=where,
+        expected=f"{timeframe} bars",
+        got=f"bars mostly {format_span(seen)} apart",
+        fix=fix,
     )
-
-
-def _as_polars(frame: Any, symbol: str, where: str) -> pl.DataFrame:
-    """A Polars frame with our column names; other columns are dropped."""
-    frame = _require_table(frame, where)
-    if is_pandas(frame):
-        frame = _of_one_asset(frame, symbol, where).rename(columns=str)
-        # The index holds the stamps if no column does.
-        if (
-            "Datetime" not in _canonical(list(frame.columns), where)
-            and frame.index.dtype.kind == "M"
-        ):
-            frame = frame.reset_index(names="Datetime")
-    names, zone = _canonical(list(frame.columns), where), None
-    if is_pandas(frame):
-        for new, old in names.items():
-            got, place = frame[old].dtype, f"{where}, column {old}"
-            if new == "Datetime" and got.kind != "M":
-                fix = "convert them with pandas.to_datetime"
-                raise DataError("stamps must be datetimes", where=place, got=got, fix=fix)
-            if new != "Datetime" and got.kind not in "iuf":
-                raise DataError("a price column must be numeric", where=place, got=got)
-            zone = getattr(getattr(got, "pyarrow_dtype", got), "tz", zone)
-        kinds, price = (
-            {"Datetime": {"dtype": "datetime64[us]"}},
-            {"dtype": np.float64, "na_value": np.nan},
-        )
-        frame = pl.DataFrame(
-            {new: frame[old].to_numpy(**kinds.get(new, price)) for new, old in names.items()}
-        )
-    # A lazy query costs more than a short frame, and waits for the library's threads.
-    elif frame.columns != list(names):
-        frame = frame.select(pl.col(old).alias(new) for new, old in names.items())
-    zone = zone or getattr(frame.schema.get("Datetime"), "time_zone", None)
-    if zone is None:
-        return pl.DataFrame(frame)
-    if str(zone) not in ("UTC", "Etc/UTC", "GMT"):
-        problem = "stamps must be naive, on the clock that the model was trained on"
-        fix = (
-            "convert them to that clock: tz_convert('UTC') for bars in UTC, else drop the zone too"
-        )
-        raise DataError(
-            problem, where=f"{where}, column Datetime", got=f"stamps with the zone {zone}", fix=fix
-        )
-    return pl.DataFrame(frame).with_columns(pl.col("Datetime").dt.replace_time_zone(None))
-
-
-def _canonical(names: Sequence[str], where: str) -> dict[str, str]:
-    """Our column names and those of the frame, with the aliases of file imports."""
-    roles = {role: name for role, name in guess_roles(names).items() if role in BAR_COLUMNS}
-    for number, name in enumerate(names):
-        if (known := roles.get(name.capitalize(), name)) != name or (
-            name in roles.values() and name in names[:number]
-        ):
-            raise DataError("a column is there twice", where=where, got=f"{known} and {name}")
-    return roles
-
-
-def _of_one_asset(frame: Any, symbol: str, where: str) -> Any:
-    """A pandas frame with one level of column names; yfinance adds tickers above or below."""
-    if frame.columns.nlevels == 1:
-        return frame
-    if frame.columns.nlevels > 2:
-        expected, got = "names, or names and tickers", f"{frame.columns.nlevels} levels"
-        raise DataError("columns of too many levels", where=where, expected=expected, got=got)
-    prices = next(
-        (n for n in range(2) if "close" in {str(name).lower() for name in frame.columns.levels[n]}),
-        0,
-    )
-    tickers = {
-        find_pair(str(name)) or str(name): name for name in frame.columns.unique(level=1 - prices)
-    }
-    if len(tickers) > 1 and symbol not in tickers:
-        raise DataError(
-            "columns of several assets", where=where, expected=symbol, got=", ".join(tickers)
-        )
-    return frame.xs(tickers.get(symbol, next(iter(tickers.values()))), axis=1, level=1 - prices)

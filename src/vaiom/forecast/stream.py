@@ -398,8 +398,7 @@ class OnlineForecaster:
         if horizon > 1 and horizons:
             [events] = inputs_of(forecaster.config, stream.rows(1), forecaster.meta(symbol))
             probs = horizons.probs(cache.hidden, events, horizon)
-        context = min(stream.num_bars, forecaster.context)
-        return forecaster.distribution(window, probs, now, context=context, horizon=horizon)
+        return forecaster.distribution(window, probs, now, horizon=horizon)
 
     def _last_series(self, symbol: str, number: int) -> ScoreSeries:
         """Scores and scales of an asset's last `number` bars; those known already are kept."""
