@@ -8,6 +8,8 @@ import math
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,6 @@ import pytest
 import typer
 from command_line import Vaiom, require_refusal
 
-from vaiom.cli import train
 from vaiom.cli.console import Answer, print_answer, print_json, progress_bar, show, user_errors
 from vaiom.cli.main import app
 from vaiom.cli.options import parse_date, parse_span
@@ -26,75 +27,14 @@ from vaiom.report.tables import Column, Table, prose
 from vaiom.serve.run import ServeConfig
 from vaiom.training.loop import TrainResult
 
-ON_DEVICE = {"device": "auto"}
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "demo": {"out": Path("runs/demo"), "seed": 17, **ON_DEVICE},
-    "run": ON_DEVICE,
-    "train": ON_DEVICE,
-    "refit": ON_DEVICE,
-    "horizons": {"seed": 17, **ON_DEVICE},
-    "dependence": ON_DEVICE,
-    "baselines": {"split": "validation", "context": 512, "horizon": 1},
-    "evaluate": {"split": "validation", **ON_DEVICE},
-    "score": {"split": "validation", "context": 512},
-    "audit": {
-        "cuts": 6,
-        "rare_cuts": 1,
-        "baselines": "frequency,markov,hour_of_week,ewma_t",
-        "device": "cpu",
-    },
-    "forecast": {"model": "fx-1h"},
-    "predict": {"horizon": 1},
-    "risk": {"horizon": 1, "level": 0.99, "draws": 50_000, "seed": 0},
-    "serve": {
-        **{
-            "host": "127.0.0.1",
-            "port": 8000,
-            "max_body": 1 << 20,
-            "body_seconds": 10.0,
-            "alert_bits": 0.0,
-        },
-        **{"backfill": 96, "utc_offset": "0h", "device": "cpu"},
-    },
-    "follow": {"url": "http://127.0.0.1:8000", "shift": "0h", "utc_offset": "0h"},
-    "data download": {"workers": 4},
-    "data import": {"format_": "auto", "shift": "0h"},
-    "data simulate": {
-        "assets": 6,
-        "bars": 64_000,
-        "timeframe": "1h",
-        "seed": 17,
-        "correlation": 0.0,
-    },
-    "corpus build": {"engine": "local", "workers": 1},
-}
-"""Of every option that does something where it is not given."""
 
+def test_no_flag_is_set_that_nobody_asked_for() -> None:
+    def defaults(command: Any) -> Iterator[Any]:
+        for below in getattr(command, "commands", {}).values():
+            yield from defaults(below)
+        yield from (each.default for each in command.params if each.name != "help")
 
-def test_what_is_not_asked_for_is_as_documented() -> None:
-    found: dict[str, dict[str, Any]] = {}
-
-    def visit(command: Any, words: tuple[str, ...]) -> None:
-        for name, below in getattr(command, "commands", {}).items():
-            visit(below, (*words, name))
-        own = {
-            each.name: each.default
-            for each in command.params
-            if not each.required and each.name != "help"
-        }
-        assert True not in [value for value in own.values() if isinstance(value, bool)], (
-            "a flag is asked for"
-        )
-        given = {
-            name: value
-            for name, value in own.items()
-            if value not in (None, "", []) and value is not False
-        }
-        if given and not hasattr(command, "commands"):
-            found[" ".join(words)] = given
-
-    visit(typer.main.get_command(app), ())
-    assert found == DEFAULTS
+    assert not any(value is True for value in defaults(typer.main.get_command(app)))
 
 
 @pytest.mark.parametrize(
@@ -209,47 +149,28 @@ def test_in_a_pipe_progress_is_a_line_for_each_tenth(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "nothing: 0/0 to do\n"
 
 
-@pytest.mark.parametrize(
-    ("last_bits", "peak", "rank", "says"),
-    [
-        (2.0, None, "0", []),
-        (2.0009, None, "0", []),
-        (
-            2.002,
-            None,
-            "0",
-            ["\nValidation has risen by 0.0020 bits since step 1,000: more steps do not help."],
-        ),
-        (2.0, 1234.5, "0", []),
-        (2.0, None, "1", None),
-    ],
-)
+@pytest.mark.parametrize(("last_bits", "rises"), [(2.0, False), (2.0009, False), (2.002, True)])
+@pytest.mark.parametrize("peak", [None, 1234.5])
 def test_the_result_of_a_training(
-    last_bits: float,
-    peak: float | None,
-    rank: str,
-    says: list[str] | None,
+    vaiom: Vaiom,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    last_bits: float,
+    rises: bool,
+    peak: float | None,
 ) -> None:
-    monkeypatch.setenv("RANK", rank)
-    steps: dict[str, Any] = {
-        "best_step": 1_000,
-        "best_bits": 2.0,
-        "last_step": 2_000,
-        "last_bits": last_bits,
-    }
-    result = TrainResult(run=Path("run"), **steps, seconds=12.34, peak_gpu_mib=peak)
-    answer = train._answer(result, "a word")
-    if says is None:
-        assert answer is None  # another process speaks
-        return
-    assert answer is not None
-    assert answer.notes == ["\nThe model is run/best.safetensors.", *says, "a word"]
-    assert answer.json == {"run": Path("run"), **steps, "seconds": 12.34, "peak_gpu_mib": peak}
-    [table] = answer.shown
-    assert not isinstance(table, str)
-    memory = [["peak GPU memory", "1,234 MiB"]] if peak else []
-    assert [list(row) for row in table.rows][5:] == memory
+    steps = {"best_step": 1_000, "best_bits": 2.0, "last_step": 2_000, "last_bits": last_bits}
+    result = TrainResult(run=tmp_path, **steps, seconds=12.34, peak_gpu_mib=peak)
+    monkeypatch.setattr("vaiom.train", lambda *_, **__: result)
+    words = ("train", tmp_path, "--out", tmp_path, "--experiment", "main")
+    ran = vaiom(*words)
+    assert f"The model is {tmp_path / 'best.safetensors'}." in ran.err
+    assert ("Validation has risen by 0.0020 bits since step 1,000" in ran.err) == rises
+    assert ("1,234 MiB" in ran.out) == (peak is not None)
+    about = {"run": str(tmp_path), "seconds": 12.34, "peak_gpu_mib": peak}
+    assert vaiom(*words, "--json").json() == {**steps, **about}
+    monkeypatch.setenv("RANK", "1")  # the first of several processes reports
+    assert vaiom(*words).out == ""
 
 
 @pytest.mark.parametrize(
@@ -274,44 +195,25 @@ def test_a_service_is_what_its_options_say(
 ) -> None:
     asked: list[Any] = []
 
-    def keep(config: ServeConfig, host: str, port: int, ready: Any) -> None:
+    def serve(config: ServeConfig, host: str, port: int, ready: Callable[[str], None]) -> None:
         asked.append((config, host, port))
         ready("http://there")
 
-    monkeypatch.setattr("vaiom.serve.run.serve", keep)
+    monkeypatch.setattr("vaiom.serve.run.serve", serve)
     monkeypatch.setattr("vaiom.serve.run.default_state", lambda run: run / "beside")
     monkeypatch.setenv("POLARS_MAX_THREADS", "")  # so that it is put back
     monkeypatch.delenv("POLARS_MAX_THREADS")
     ran = vaiom("serve", tmp_path)
     assert os.environ["POLARS_MAX_THREADS"] == "1"
     assert (ran.code, ran.err) == (0, f"serving {tmp_path} at http://there (Ctrl+C stops it)\n")
-    plain = ServeConfig(run=tmp_path, state=tmp_path / "beside", hosts=("127.0.0.1",))
     (tmp_path / "keys").write_text("0123456789abcdef0123456789abcdef\n")
-    words = (
-        "--host",
-        "0.0.0.0",
-        "--port",
-        9,
-        "--allow-host",
-        "a.b",
-        "--state",
-        tmp_path,
-        "--rate-limit",
-        "600/min",
-    )
-    more = (
-        "--api-key-file",
-        tmp_path / "keys",
-        "--utc-offset",
-        "2h",
-        "--follow",
-        "x",
-        "--backfill",
-        3,
-    )
-    assert vaiom("serve", tmp_path, *words, *more).code == 0
-    changed = ServeConfig(
-        run=tmp_path,
+    options = "--host 0.0.0.0 --port 9 --allow-host a.b --rate-limit 600/min --utc-offset 2h"
+    folders = ("--state", tmp_path, "--api-key-file", tmp_path / "keys")
+    more = ("--follow", "x", "--backfill", 3)
+    assert vaiom("serve", tmp_path, *options.split(), *folders, *more).code == 0
+    plain = ServeConfig(run=tmp_path, state=tmp_path / "beside", hosts=("127.0.0.1",))
+    changed = replace(
+        plain,
         state=tmp_path,
         hosts=("0.0.0.0", "a.b"),
         rate_limit=600,
@@ -327,7 +229,8 @@ def test_a_source_is_followed_as_its_options_say(
     vaiom: Vaiom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Service:
-        timeframe, symbols = "1h", ("EURUSD", "XAUUSD")
+        timeframe = "1h"
+        symbols = ("EURUSD", "XAUUSD")
 
         def __init__(self, url: str, key: str | None) -> None:
             asked.append((url, key))
@@ -340,26 +243,14 @@ def test_a_source_is_followed_as_its_options_say(
         "vaiom.serve.follow.Follower.run", lambda follower: asked.append(follower.utc_offset)
     )
     (tmp_path / "key").write_text("secret\nof-another\n")
-    words = (
-        "--symbol",
-        "*",
-        "--shift",
-        "-30min",
-        "--utc-offset",
-        "2h",
-        "--api-key-file",
-        tmp_path / "key",
-    )
+    words = ("--symbol", "*", "--shift", "-30min", "--utc-offset", "2h")
     try:
-        ran = vaiom("follow", "there", *words)
+        ran = vaiom("follow", "there", *words, "--api-key-file", tmp_path / "key")
     finally:
         signal.signal(signal.SIGTERM, before)
     url = "http://127.0.0.1:8000"
-    assert (ran.code, ran.err) == (
-        0,
-        f"following there for EURUSD, XAUUSD at {url} (Ctrl+C stops it)\n",
-    )
-    options = Options(
-        symbol="*", shift=timedelta(minutes=-30), utc=True, repair=True, whole_lines=True
-    )
+    said = f"following there for EURUSD, XAUUSD at {url} (Ctrl+C stops it)\n"
+    assert (ran.code, ran.err) == (0, said)
+    half_hour = timedelta(minutes=-30)
+    options = Options(symbol="*", shift=half_hour, utc=True, repair=True, whole_lines=True)
     assert asked == [(url, "secret"), ("there", "1h", options), timedelta(hours=2)]
