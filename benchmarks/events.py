@@ -17,11 +17,11 @@ import numpy.typing as npt
 import polars as pl
 
 from benchmarks.race import Measurement, race, reference_library
-from vaiom.corpus.rows import bars_of, blocks_of
 from vaiom.errors import VaiomError
-from vaiom.features import fields
+from vaiom.features.asset_state import AssetState
 from vaiom.features.fields import CONT_FIELDS
-from vaiom.features.recursions import AssetState
+from vaiom.features.inputs import fill_continuous
+from vaiom.features.rows import bars_of, blocks_of, stored
 from vaiom.market.folder import read_bars
 
 REPEATS = 7
@@ -70,7 +70,7 @@ def cont_of_bars(
     done = 0
     for block, _ in blocks_of(bars_of(bars), AssetState.empty(None)):
         size = len(block["timestamp"])
-        fields.fill_continuous(fields.stored(block), out[done : done + size])
+        fill_continuous(stored(block), out[done : done + size])
         done += size
     return out
 

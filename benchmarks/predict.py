@@ -20,10 +20,9 @@ import torch
 
 from benchmarks.race import Measurement
 from vaiom.corpus.build import CorpusConfig, corpus_in_memory
-from vaiom.corpus.rows import meta_of
 from vaiom.corpus.tokenizer import Tokenizer
 from vaiom.errors import ConfigError, VaiomError
-from vaiom.features.fields import inputs_of
+from vaiom.features.inputs import inputs_of
 from vaiom.forecast.backend import TOLERANCE, Backend
 from vaiom.forecast.export import to_onnx
 from vaiom.forecast.forecaster import Forecaster
@@ -85,7 +84,7 @@ def measure(config: ModelConfig, repeats: int = REPEATS) -> Measurement:
 
 def plain_probs(forecaster: Forecaster, window: Window) -> Any:
     """A full pass as one would write it first: every position, of which the last is kept."""
-    meta = meta_of(forecaster.tokenizer, window.symbol)
+    meta = forecaster.tokenizer.meta(window.symbol)
     events = inputs_of(forecaster.config, window.columns, meta)
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -16,8 +16,7 @@ import polars as pl
 import torch
 import uvicorn
 
-from vaiom.corpus.rows import meta_of
-from vaiom.features.fields import inputs_of
+from vaiom.features.inputs import inputs_of
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.torch_backend import TorchBackend
 from vaiom.model.heads import return_log_probs
@@ -26,7 +25,7 @@ from vaiom.model.heads import return_log_probs
 def plain_forecast(forecaster: Forecaster, request: dict[str, Any]) -> dict[str, Any]:
     rows = [{**bar, "datetime": datetime.fromisoformat(bar["datetime"])} for bar in request["bars"]]
     [window] = forecaster.windows({request["symbol"]: pl.DataFrame(rows)})
-    meta = meta_of(forecaster.tokenizer, window.symbol)
+    meta = forecaster.tokenizer.meta(window.symbol)
     events = inputs_of(forecaster.config, window.columns, meta)
     assert isinstance(forecaster.backend, TorchBackend)
     with torch.no_grad():

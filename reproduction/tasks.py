@@ -40,8 +40,9 @@ from reproduction.walk_forward import TREES, score_year, splits_of
 from vaiom import __version__
 from vaiom.baselines.store import load_losses, losses_file
 from vaiom.codec import to_json
+from vaiom.corpus.split_quality import count_events
 from vaiom.corpus.splits import VALIDATION
-from vaiom.corpus.store import Corpus, count_events, open_corpus, under_splits
+from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import ConfigError
 from vaiom.evaluation.ledger import record_access
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
@@ -233,7 +234,7 @@ def _run(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
 
 def _walk(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
     """The protocol moved to a year: everything is fitted anew on the year's Train."""
-    moved, run = under_splits(corpus, splits_of(task.year)), place.runs / task.id
+    moved, run = corpus.with_splits(splits_of(task.year)), place.runs / task.id
     trained = _train(task, moved, run, device, place.deadline)
     # Trees are fitted for every year where the corpus itself has them among its baselines.
     with_trees = TREES in _losses(task, corpus, place, VALIDATION) and find_spec("lightgbm")
@@ -262,8 +263,11 @@ def _corpus(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
     counts = count_events(corpus)
     facts = {
         "assets": {
-            symbol: {**entry, "train_windows": counts["train"][symbol]}
-            for symbol, entry in corpus.manifest["assets"].items()
+            symbol: {
+                **{key: entry[key] for key in ("class", "rows", "first", "last")},
+                "train_windows": counts["train"][symbol],
+            }
+            for symbol, entry in corpus.manifest["series"].items()
         },
         "events": {split: sum(by_asset.values()) for split, by_asset in counts.items()},
         "splits": corpus.splits.to_json(),

@@ -188,7 +188,8 @@ for name in {HEAVY}:
     sys.modules[name] = None
 import vaiom.evaluation.scores, vaiom.evaluation.calibration, vaiom.simulation.oracle
 import vaiom.baselines.counts
-from vaiom.corpus.store import open_corpus, split_quality
+from vaiom.corpus.split_quality import split_quality
+from vaiom.corpus.store import open_corpus
 from vaiom.corpus.pack import pack, unpack
 corpus = open_corpus({str(tmp_path / "corpus")!r})
 print(corpus.cont.shape, corpus.disc.shape, corpus.extra.shape)

@@ -92,7 +92,7 @@ def build_corpus(
     The timeframe is that of the bars, which must match one that is given. With `like`, a run or a
     packaged model's name, the timeframe and buckets are that model's, and so are its splits unless
     given: the model can then be scored and trained on it.  Options are those of
-    `vaiom.corpus.build.build_corpus`: overwrite, covered, engine, progress.
+    `vaiom.corpus.build.build_corpus`: overwrite, covered, runner, progress.
     """
     from vaiom.corpus.build import CorpusConfig, build_corpus
 

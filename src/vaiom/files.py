@@ -236,9 +236,9 @@ def staged_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
                 fix="choose another, or pass --overwrite",
             )
         manifest = read_json(file) if (file := path / "manifest.json").is_file() else {}
-        is_ours = isinstance(manifest, dict) and "symbols" in manifest
+        is_ours = isinstance(manifest, dict) and {"symbols", "series"} & manifest.keys()
         if path.exists() and not (path.is_dir() and (is_ours or not any(path.iterdir()))):
-            expected = "an empty folder, or one whose manifest.json lists symbols"
+            expected = "an empty folder, or one with a manifest.json of vaiom"
             fix = "choose another folder, or remove this one yourself"
             raise DataError(
                 "only what vaiom wrote is overwritten", where=path, expected=expected, fix=fix

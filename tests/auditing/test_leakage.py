@@ -26,7 +26,7 @@ from vaiom.corpus.splits import SEALED, TRAIN, VALIDATION
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.corpus.tokenizer import Tokenizer
 from vaiom.features.fields import MASK_BITS
-from vaiom.features.recursions import MAX_LOG_MOVE
+from vaiom.features.quantities import MAX_LOG_MOVE
 from vaiom.market.check import check_bars
 from vaiom.market.folder import NUMBER_COLUMNS
 from vaiom.training.experiment import TrainConfig

@@ -22,7 +22,7 @@ from vaiom.auditing.proof import FAILED, NOT_RUN, PASSED, AuditConfig, Claim, Pr
 from vaiom.baselines.base import baseline
 from vaiom.baselines.store import fit_or_load
 from vaiom.corpus.build import CorpusConfig
-from vaiom.corpus.store import Corpus, open_corpus, under_splits
+from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.features.fields import CONT_FIELDS, EXTRA_FIELDS
 from vaiom.files import sha256_of
 from vaiom.market.folder import read_bars
@@ -77,7 +77,7 @@ def test_a_pipeline_builds_what_the_corpus_is(finished: Path, corpus: Corpus, mo
         if moved
         else corpus.splits
     )
-    expected = under_splits(corpus, splits) if moved else corpus
+    expected = corpus.with_splits(splits) if moved else corpus
     pipeline = replace(make_pipeline(splits), moved=moved)
     assert pipeline.config == CorpusConfig(splits=splits)
     built = pipeline.corpus(read_bars(finished / "bars"))

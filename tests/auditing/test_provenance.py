@@ -18,7 +18,8 @@ import torch
 from vaiom.auditing import provenance
 from vaiom.auditing.pipeline import AuditedRun
 from vaiom.auditing.proof import AuditConfig, Proof
-from vaiom.corpus.build import append_bars, corpus_in_memory
+from vaiom.corpus.append import append_bars
+from vaiom.corpus.build import corpus_in_memory
 from vaiom.corpus.splits import SplitConfig
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.market.folder import read_bars, write_symbol
@@ -63,7 +64,7 @@ def test_an_honest_chain_is_counted_in_full_and_leaves_nothing_to_say(finished: 
     assert (alone.findings, alone.notes, alone.count) == ([], [NO_BARS], of_corpus)
 
 
-@pytest.mark.parametrize("what", ["edges", "classes", "events"])
+@pytest.mark.parametrize("what", ["edges", "events"])
 def test_a_manifest_lists_what_the_corpus_holds(finished: Path, what: str) -> None:
     corpus = open_corpus(finished / "corpus")
     changed = with_manifest(corpus, **{what: corpus.manifest[what] | {"train": 0}})

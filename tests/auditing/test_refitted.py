@@ -15,7 +15,8 @@ from evaluation.simulated_market import TINY_SPLITS, tiny_corpus
 from training.tiny_runs import TINY
 from vaiom.auditing.audit import audit_path
 from vaiom.auditing.proof import FAILED, NOT_RUN, AuditConfig
-from vaiom.corpus.build import CorpusConfig, append_bars, build_corpus
+from vaiom.corpus.append import append_bars
+from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.store import open_corpus
 from vaiom.errors import CheckpointError
 from vaiom.experiments.refit import fit_horizons, refit

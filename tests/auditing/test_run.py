@@ -18,7 +18,7 @@ from vaiom.auditing.leakage import rare_moments
 from vaiom.auditing.pipeline import AuditedRun
 from vaiom.auditing.proof import FAILED, PASSED, AuditConfig
 from vaiom.auditing.provenance import prove_provenance
-from vaiom.corpus.build import append_bars
+from vaiom.corpus.append import append_bars
 from vaiom.corpus.store import open_corpus
 from vaiom.market.folder import read_bars, read_file, write_symbol
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint

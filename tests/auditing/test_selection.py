@@ -23,7 +23,7 @@ from evaluation.simulated_market import TINY_SPLITS
 from vaiom.auditing import provenance
 from vaiom.auditing.pipeline import AuditedRun
 from vaiom.auditing.proof import NOT_RUN, AuditConfig, Proof
-from vaiom.corpus.store import open_corpus, under_splits
+from vaiom.corpus.store import open_corpus
 from vaiom.evaluation.evaluate import Evaluation, evaluate_run
 from vaiom.evaluation.predictor import score_baselines
 from vaiom.evaluation.scores import event_bits
@@ -416,7 +416,7 @@ def test_a_refit_has_looked_at_what_it_was_selected_on(place: Path) -> None:
     ends = (datetime(2023, 12, 25), datetime(2024, 1, 1), datetime(2024, 1, 10))
     tests = ((ends[1], ends[2]), (ends[2], TINY_SPLITS.tests[1][1]))
     later = replace(TINY_SPLITS, validation=ends[:2], tests=tests)
-    corpus = replace(under_splits(stored, later, stored.tokenizer), path=stored.path)
+    corpus = replace(stored.with_splits(later, stored.tokenizer), path=stored.path)
     times = run.corpus.target_timestamps[run.corpus.endpoints("validation", run.history)]
     inside = (times >= np.datetime64(ends[1])) & (times < np.datetime64(ends[2]))
     count = int(inside.sum())

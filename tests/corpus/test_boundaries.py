@@ -13,7 +13,7 @@ import pytest
 from strategies import random_bars
 from vaiom.corpus.build import CorpusConfig, build_corpus, corpus_in_memory
 from vaiom.corpus.splits import SplitConfig
-from vaiom.corpus.store import Corpus, under_splits
+from vaiom.corpus.store import Corpus
 from vaiom.market.folder import write_symbol
 
 BEFORE = SplitConfig(
@@ -49,7 +49,7 @@ def test_on_bars_with_holes(tmp_path: Path) -> None:
     for seed, symbol in enumerate(("EURUSD", "XAUUSD")):
         write_symbol(tmp_path / "bars", symbol, random_bars(2_400, seed))
     corpus = build_corpus(tmp_path / "bars", tmp_path / "corpus", CorpusConfig(splits=BEFORE))
-    moved = under_splits(corpus, AFTER)
+    moved = corpus.with_splits(AFTER)
     require_same(
         moved, corpus_in_memory(tmp_path / "bars", CorpusConfig(splits=AFTER)), rounding=0.001
     )
@@ -57,7 +57,7 @@ def test_on_bars_with_holes(tmp_path: Path) -> None:
     assert moved.tokenizer.sha256 != corpus.tokenizer.sha256
     # Nothing was written, and the corpus itself did not move.
     assert moved.path is None
-    np.testing.assert_array_equal(under_splits(corpus, BEFORE).target_return, corpus.target_return)
+    np.testing.assert_array_equal(corpus.with_splits(BEFORE).target_return, corpus.target_return)
 
 
 def test_on_real_bars(shared_data: Path, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_on_real_bars(shared_data: Path, tmp_path: Path) -> None:
     corpus = build_corpus(bars, tmp_path / "corpus")
     earlier = corpus.splits.shifted_to(datetime(2017, 1, 1))
     require_same(
-        under_splits(corpus, earlier),
+        corpus.with_splits(earlier),
         corpus_in_memory(bars, CorpusConfig(splits=earlier)),
         rounding=1e-4,
     )
@@ -82,8 +82,9 @@ def test_later_rows_do_not_enter_the_fit(tmp_path: Path) -> None:
     ):
         write_symbol(tmp_path / folder, "EURUSD", frame)
     moved = [
-        under_splits(
-            build_corpus(tmp_path / name, tmp_path / f"{name}-corpus", CorpusConfig(splits=BEFORE)),
+        build_corpus(
+            tmp_path / name, tmp_path / f"{name}-corpus", CorpusConfig(splits=BEFORE)
+        ).with_splits(
             AFTER,
         )
         for name in ("whole", "cut")

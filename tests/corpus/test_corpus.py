@@ -15,24 +15,14 @@ import pytest
 
 from strategies import frame_of, random_bars
 from vaiom import __version__
-from vaiom.corpus.build import (
-    CorpusConfig,
-    append_bars,
-    build_corpus,
-    corpus_in_memory,
-    propose_splits,
-)
+from vaiom.corpus.append import append_bars
+from vaiom.corpus.build import CorpusConfig, build_corpus, corpus_in_memory, propose_splits
+from vaiom.corpus.manifest import FORMAT_VERSION
 from vaiom.corpus.pack import pack, unpack
+from vaiom.corpus.series import Series
+from vaiom.corpus.split_quality import count_events, few_train_events, split_quality
 from vaiom.corpus.splits import SplitConfig
-from vaiom.corpus.store import (
-    FORMAT_VERSION,
-    Corpus,
-    count_events,
-    few_train_events,
-    open_corpus,
-    split_quality,
-    under_splits,
-)
+from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import ConfigError, DataError
 from vaiom.features.fields import COLUMN_TYPES, CONT_FIELDS, DISC_FIELDS, EXTRA_FIELDS, MASK_BITS
 from vaiom.files import FolderInUseError, canonical_json, sha256_of, write_json
@@ -158,27 +148,31 @@ def test_the_manifest_describes_the_corpus(built: Path, bars: Path) -> None:
     manifest = json.loads((built / "manifest.json").read_text())
     assert manifest["format_version"] == FORMAT_VERSION
     assert set(STORED_EXTRA) < set(manifest["arrays"])
-    assert manifest["classes"] == {"EURUSD": "FX", "USDJPY": "FX", "XAUUSD": "SPOT"}
     assert [entry["symbol"] for entry in manifest["inputs"]] == sorted(ROWS)
     for entry in manifest["inputs"]:
         assert entry["sha256"] == sha256_of((bars / entry["file"]).read_bytes())
     corpus = open_corpus(built)
     assert manifest["events"]["train"] == len(corpus.endpoints("train"))
     frames = read_bars(bars)
-    assert manifest["assets"] == {
+    assert manifest["series"] == {
         symbol: {
-            "class": manifest["classes"][symbol],
+            "symbol": symbol,
+            "class": "SPOT" if symbol == "XAUUSD" else "FX",
+            "timeframe": "1h",
+            "source": None,
             "rows": rows,
             "first": frames[symbol]["Datetime"][0].isoformat(),
             "last": frames[symbol]["Datetime"][-1].isoformat(),
         }
         for symbol, rows in ROWS.items()
     }
-    assert (manifest["rows"], manifest["timeframe"]) == (sum(ROWS.values()), "1h")
+    assert list(corpus.series) == list(corpus.asset_slices) == list(manifest["series"])
+    assert corpus.series["XAUUSD"] == Series(symbol="XAUUSD", asset_class="SPOT", timeframe="1h")
+    assert manifest["rows"] == sum(ROWS.values())
     assert [entry["rows_taken"] for entry in manifest["inputs"]] == list(ROWS.values())
     assert manifest["edges"] == {name: edges[1:-1].tolist() for name, edges in corpus.edges.items()}
     assert manifest["vaiom_version"] == __version__
-    assert "like" not in manifest
+    assert manifest["like"] is None
     assert corpus.like is None
     assert manifest["tokenizer_sha256"] == sha256_of(
         canonical_json(json.loads((built / "tokenizer.json").read_text()))
@@ -245,11 +239,7 @@ def test_not_a_corpus(tmp_path: Path) -> None:
 def rewritten(corpus: Path, **changes: Any) -> Path:
     """The corpus with another manifest, hashed again: damage that no checksum can see."""
     manifest = json.loads((corpus / "manifest.json").read_text()) | changes
-    manifest = {
-        name: value
-        for name, value in manifest.items()
-        if value is not None and name != "manifest_sha256"
-    }
+    del manifest["manifest_sha256"]
     write_json(
         corpus / "manifest.json",
         {**manifest, "manifest_sha256": sha256_of(canonical_json(manifest))},
@@ -274,21 +264,21 @@ def changed_entry(section: str, name: str, **changes: Any) -> Any:
             },
             "arrays",
         ),
-        (changed_entry("arrays", "ret_z", sha256=3), "hashes"),
-        (lambda manifest: {"state_sha256": 3}, "hashes"),
-        (lambda manifest: {"tokenizer_sha256": ["x"]}, "hashes"),
-        (changed_entry("assets", "XAUUSD", rows=0), "rows of an asset"),
-        (changed_entry("assets", "XAUUSD", rows=40.0), "rows of an asset"),
-        (changed_entry("assets", "XAUUSD", rows=41), "its rows make"),
-        (lambda manifest: {"rows": float(manifest["rows"])}, "its rows make"),
-        (lambda manifest: {"symbols": manifest["symbols"][::-1]}, "symbols"),
-        (changed_entry("assets", "XAUUSD", last=3), "assets"),
+        (changed_entry("arrays", "ret_z", sha256=3), "arrays.ret_z.sha256"),
+        (lambda manifest: {"state_sha256": 3}, "state_sha256"),
+        (lambda manifest: {"tokenizer_sha256": ["x"]}, "tokenizer_sha256"),
+        (changed_entry("series", "XAUUSD", rows=0), "series.XAUUSD: a series has rows"),
+        (changed_entry("series", "XAUUSD", rows=40.0), "series.XAUUSD.rows"),
+        (changed_entry("series", "XAUUSD", rows=41), "rows: not the sum"),
+        (lambda manifest: {"rows": float(manifest["rows"])}, "rows: expected"),
+        (changed_entry("series", "XAUUSD", last=3), "series.XAUUSD.last"),
         (lambda manifest: {"events": dict(reversed(manifest["events"].items()))}, "events"),
         (lambda manifest: {"events": {**manifest["events"], "train": 1.5}}, "events"),
         (lambda manifest: {"inputs": [3]}, "inputs"),
-        (lambda manifest: {"timeframe": 3}, "timeframe"),
+        (changed_entry("series", "XAUUSD", timeframe=3), "timeframe"),
         (lambda manifest: {"inputs": None}, "inputs"),
-        (lambda manifest: {"assets": []}, "values"),
+        (lambda manifest: {"series": []}, "series"),
+        (lambda manifest: {"more": 1}, "more"),
     ],
 )
 def test_a_manifest_that_describes_no_corpus_is_refused(
@@ -301,8 +291,11 @@ def test_a_manifest_that_describes_no_corpus_is_refused(
 
 def test_a_tokenizer_of_another_corpus_is_refused(copy: Path) -> None:
     open_corpus(rewritten(copy))
-    with pytest.raises(DataError, match=r"not what was written[\s\S]*tokenizer.json"):
-        open_corpus(rewritten(copy, timeframe="4h"))
+    series = json.loads((copy / "manifest.json").read_text())["series"]
+    of_4h = {name: {**entry, "timeframe": "4h"} for name, entry in series.items()}
+    for other in (of_4h, dict(reversed(series.items()))):
+        with pytest.raises(DataError, match=r"not what was written[\s\S]*tokenizer.json"):
+            open_corpus(rewritten(copy, series=other))
 
 
 def test_without_verifying_arrays_must_still_have_their_type_and_length(copy: Path) -> None:
@@ -383,7 +376,7 @@ def test_a_model_trains_on_a_corpus_older_than_a_field_that_it_does_not_read(
 def test_a_corpus_must_have_the_papers_columns(copy: Path) -> None:
     arrays = json.loads((copy / "manifest.json").read_text())["arrays"]
     for wrong in (without(arrays, "gap_z"), {**arrays, "gap_y": arrays["gap_z"]}):
-        with pytest.raises(DataError, match="its arrays"):
+        with pytest.raises(DataError, match="arrays: not the columns"):
             open_corpus(rewritten(copy, arrays=wrong))
 
 
@@ -425,7 +418,7 @@ def test_assets_with_few_train_events_are_named(built: Path) -> None:
     }
     assert few_train_events(corpus) == train
     assert max(train.values()) < 1000
-    longer = under_splits(corpus, SplitConfig().shifted_to(datetime(2024, 3, 1)))
+    longer = corpus.with_splits(SplitConfig().shifted_to(datetime(2024, 3, 1)))
     assert list(few_train_events(longer)) == ["XAUUSD"]
     assert count_events(corpus) == count_events(corpus, 512)
     np.testing.assert_array_equal(corpus.endpoints("train"), corpus.endpoints("train", 512))
@@ -438,7 +431,7 @@ def test_assets_with_few_train_events_are_named(built: Path) -> None:
 def test_other_splits_with_a_given_tokenizer(built: Path) -> None:
     corpus = open_corpus(built)
     later = SplitConfig().shifted_to(datetime(2024, 3, 1))
-    refitted, kept = under_splits(corpus, later), under_splits(corpus, later, corpus.tokenizer)
+    refitted, kept = corpus.with_splits(later), corpus.with_splits(later, corpus.tokenizer)
     assert kept.tokenizer is corpus.tokenizer
     assert refitted.tokenizer.sha256 != kept.tokenizer.sha256
     np.testing.assert_array_equal(kept.target_return, corpus.target_return)
@@ -455,7 +448,7 @@ def test_edges_of_another_tokenizer_are_taken_over(built: Path, bars: Path, tmp_
     assert made.manifest["like"] == like.sha256
     assert made.like is made.tokenizer
     np.testing.assert_array_equal(made.target_return, open_corpus(built).target_return)
-    assert under_splits(made, CONFIG.splits).tokenizer.has_buckets_of(like)
+    assert made.with_splits(CONFIG.splits).tokenizer.has_buckets_of(like)
     assert corpus_in_memory(bars, CONFIG, tokenizer=like).tokenizer is like
 
 
@@ -636,12 +629,12 @@ def test_states_of_another_corpus_are_refused(copy: Path, bars: Path, kind: str)
     if kind == "order":
         states = dict(reversed(states.items()))
     elif kind == "timeframe":
-        season = states["XAUUSD"]["extra"]["season"]
-        states["XAUUSD"]["extra"]["season"] = {
-            name: [row[::2] for row in table] for name, table in season.items()
+        slots = states["XAUUSD"]["slots"]
+        states["XAUUSD"]["slots"] = {
+            name: [row[::2] for row in table] for name, table in slots.items()
         }
     elif kind == "no slots":
-        del states["XAUUSD"]["extra"]
+        del states["XAUUSD"]["slots"]
     else:
         states = list(states.values())
     write_json(file, states)

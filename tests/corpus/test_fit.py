@@ -13,7 +13,6 @@ from hypothesis.extra.numpy import arrays
 
 from vaiom.corpus.tokenizer import (
     Tokenizer,
-    bucket_of,
     fit_regime_edges,
     fit_returns,
     fit_shape,
@@ -21,6 +20,7 @@ from vaiom.corpus.tokenizer import (
 )
 from vaiom.distribution.shape import PIECES
 from vaiom.errors import DataError
+from vaiom.features.fields import bucket_of
 
 any_float = st.floats(allow_nan=True, allow_infinity=True)
 

@@ -27,9 +27,9 @@ from vaiom.corpus.targets import (
     sum_of_next,
     usual_sizes,
 )
-from vaiom.corpus.tokenizer import INTERIOR_QUANTILES, bucket_of
+from vaiom.corpus.tokenizer import INTERIOR_QUANTILES
 from vaiom.errors import ConfigError, DataError
-from vaiom.features.fields import NUM_RETURN_BUCKETS
+from vaiom.features.fields import NUM_RETURN_BUCKETS, bucket_of
 
 SPLITS = SplitConfig(
     train_end=datetime(2023, 12, 10),
@@ -261,9 +261,8 @@ def test_a_horizon_without_sense_is_refused() -> None:
 
 def test_the_hash_knows_the_horizon() -> None:
     def named(data: Corpus) -> Corpus:
-        manifest: dict[str, Any] = dict.fromkeys(
-            ("arrays", "tokenizer_sha256", "splits", "assets"), "x"
-        )
+        manifest: dict[str, Any] = dict.fromkeys(("arrays", "tokenizer_sha256", "splits"), "x")
+        manifest["series"] = {}
         return replace(data, manifest=manifest)
 
     hashes = [

@@ -28,7 +28,7 @@ from strategies import random_bars
 from vaiom.corpus.build import build_corpus
 from vaiom.corpus.store import open_corpus
 from vaiom.features.fields import OWN_FIELDS, SIGNED_FIELDS
-from vaiom.corpus.rows import RowMaker, bars_of
+from vaiom.features.rows import BarFeatures, bars_of
 from vaiom.forecast.bars import parse_bar
 from vaiom.market.folder import write_symbol
 from vaiom.model.config import ModelConfig
@@ -47,7 +47,7 @@ def test_the_new_field(tmp_path):
     assert good.sum() > 1000
     np.testing.assert_allclose(read[1:][good], expected[good], rtol=1e-3, atol=1e-6)
 
-    maker = RowMaker(model.input_fields, corpus.tokenizer)
+    maker = BarFeatures(model.input_fields, corpus.edges, "1h")
     _, state = maker(bars_of(bars[:-1]))
     row, _ = maker(parse_bar(bars.row(-1, named=True), "EURUSD"), state)
     assert row["body_z"][0] == corpus.columns["body_z"][-1] != 0

@@ -20,16 +20,16 @@ from hypothesis import strategies as st
 
 from corpus.full_bars import full_bars
 from strategies import random_bars
-from vaiom.corpus import build
-from vaiom.corpus import rows as rows_module
 from vaiom.corpus.build import CorpusConfig, build_corpus, corpus_in_memory
-from vaiom.corpus.rows import RowMaker, Rows, bars_of, meta_of
+from vaiom.corpus.split_quality import count_events, split_quality
 from vaiom.corpus.splits import SplitConfig
-from vaiom.corpus.store import Corpus, count_events, split_quality
+from vaiom.corpus.store import Corpus
+from vaiom.corpus.writer import CorpusWriter
 from vaiom.errors import DataError
-from vaiom.features import fields
+from vaiom.features.cross import cross_columns
 from vaiom.features.fields import COLUMN_TYPES, CROSS_FIELDS, EXTRA_FIELDS
-from vaiom.features.recursions import Bars
+from vaiom.features.quantities import BarArrays
+from vaiom.features.rows import BarFeatures, bars_of
 from vaiom.market.folder import read_bars, write_symbol
 
 ROWS = 300
@@ -38,7 +38,7 @@ CONFIG = CorpusConfig(timeframe="1h", splits=SplitConfig.covered_by(STAMPS[0], S
 
 
 class Posted:
-    """An engine that sends tasks and what does them through bytes, in another order than
+    """A runner that sends tasks and what does them through bytes, in another order than
     they came.
     """
 
@@ -75,21 +75,16 @@ def require_same(ours: Corpus, theirs: Corpus) -> None:
 @given(
     st.lists(st.sampled_from([1, 30, ROWS]), min_size=1, max_size=4),
     st.integers(0, 1000),
-    st.sampled_from([(1 << 15, 1 << 20), (64, 100), (17, 300)]),
     st.booleans(),
 )
-def test_parts_of_any_size_give_the_bits_of_the_whole(
-    sizes: list[int], seed: int, parts: tuple[int, int], posted: bool
+def test_a_folder_built_by_tasks_has_the_bits_of_a_corpus_in_memory(
+    sizes: list[int], seed: int, posted: bool
 ) -> None:
-    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+    with TemporaryDirectory() as name:
         bars = write_market(Path(name) / "bars", [ROWS, *sizes], seed)
         whole = corpus_in_memory(read_bars(bars), CONFIG)
-        patch.setattr(fields, "BLOCK_ROWS", parts[0])
-        patch.setattr(rows_module, "CROSS_ROWS", parts[1])
-        patch.setattr(build, "ROWS_PER_TASK", ROWS)
-        built = build_corpus(
-            bars, Path(name) / "corpus", CONFIG, engine=Posted() if posted else None
-        )
+        runner = Posted() if posted else None
+        built = build_corpus(bars, Path(name) / "corpus", CONFIG, runner=runner, rows_per_task=ROWS)
         require_same(built, whole)
         files = [path.name for path in (Path(name) / "corpus").rglob("*") if path.is_file()]
         assert sorted(files) == sorted(
@@ -105,18 +100,19 @@ def test_parts_of_any_size_give_the_bits_of_the_whole(
 def test_tasks_have_about_equally_many_rows_and_are_named_by_their_last_asset(
     tmp_path: Path,
 ) -> None:
-    bars, engine, seen = write_market(tmp_path / "bars", [ROWS, ROWS, 30, ROWS], 0), Posted(), []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "ROWS_PER_TASK", 2 * ROWS)
-        build_corpus(
-            bars,
-            tmp_path / "corpus",
-            CONFIG,
-            engine=engine,
-            progress=lambda *each: seen.append(each),
-        )
+    bars = write_market(tmp_path / "bars", [ROWS, ROWS, 30, ROWS], 0)
+    runner = Posted()
+    seen: list[tuple[int, ...]] = []
+    build_corpus(
+        bars,
+        tmp_path / "corpus",
+        CONFIG,
+        runner=runner,
+        rows_per_task=2 * ROWS,
+        progress=lambda *each: seen.append(each),
+    )
     names = [f"SIM{number}USD" for number in range(4)]
-    assert engine.labels == {"0": (names[1], (*names[:2],)), "1": (names[3], (*names[2:],))}
+    assert runner.labels == {"0": (names[1], (*names[:2],)), "1": (names[3], (*names[2:],))}
     assert seen == [(2,)]
 
 
@@ -132,12 +128,14 @@ def tokenizer() -> Any:
 def test_one_live_bar_as_numbers_gives_the_bits_of_the_history(
     bars: pl.DataFrame, extra: bool
 ) -> None:
-    maker = RowMaker(("ret_z", *EXTRA_FIELDS) if extra else ("ret_z", "log_wait"), tokenizer())
+    maker = BarFeatures(
+        ("ret_z", *EXTRA_FIELDS) if extra else ("ret_z", "log_wait"), tokenizer().edges, "1h"
+    )
     every = bars_of(bars)
     whole, end = maker(every)
     state, last = None, None
     for row in range(len(bars)):
-        bar = Bars._make(column[row] for column in every)
+        bar = BarArrays._make(column[row] for column in every)
         with np.errstate(invalid="ignore", divide="ignore"):
             live, state = maker(bar, state, last)
         last = int(bar.seconds)
@@ -156,9 +154,9 @@ def test_only_what_a_models_fields_need_is_computed() -> None:
         (("cross_abs", "ret_z"), False, True),
         (("range_z", "usd_factor"), True, True),
     ):
-        maker = RowMaker(names, tokenizer())
-        assert (maker.extra, maker.cross, maker.step) == (extra, cross, 3600)
-        assert maker.beyond == tuple(name for name in EXTRA_FIELDS if name in names)
+        maker = BarFeatures(names, tokenizer().edges, "1h")
+        assert (maker.needs_means, maker.reads_others, maker.step) == (extra, cross, 3600)
+        assert maker.extra_fields == tuple(name for name in EXTRA_FIELDS if name in names)
         columns, state = maker(bars_of(random_bars(50)))
         assert (state.slots is not None) == extra == ("range_z" in columns)
         assert ("log_wait" in columns) == ("log_wait" in names)
@@ -167,7 +165,7 @@ def test_only_what_a_models_fields_need_is_computed() -> None:
 
 def test_the_metadata_of_known_and_unknown_assets() -> None:
     known = {"EURUSD": [1, 0, 0], "XAUUSD": [2, 1, 0], "XAGUSD": [0, 1, 0], "GBPUSD": [0, 0, 0]}
-    assert {symbol: meta_of(tokenizer(), symbol).tolist() for symbol in known} == known
+    assert {symbol: tokenizer().meta(symbol).tolist() for symbol in known} == known
 
 
 @pytest.mark.parametrize(
@@ -213,7 +211,7 @@ def test_what_fails_elsewhere_is_told_here_and_nothing_is_left(
             write_market(tmp_path / "bars", [ROWS], 0),
             tmp_path / "out" / "corpus",
             CONFIG,
-            engine=Failing(),
+            runner=Failing(),
         )
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -230,7 +228,10 @@ def test_a_file_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
 
 
 def test_rows_in_files_read_as_those_in_memory(tmp_path: Path) -> None:
-    here, there = Rows.create({"A": 5, "B": 7}), Rows.create({"A": 5, "B": 7}, tmp_path)
+    here, there = (
+        CorpusWriter.create({"A": 5, "B": 7}),
+        CorpusWriter.create({"A": 5, "B": 7}, tmp_path),
+    )
     for start, size in ((5, 7), (0, 3), (3, 2)):
         values = np.random.default_rng(start).random((2, size)).astype(np.float32)
         for rows in (here, there):
@@ -240,3 +241,25 @@ def test_rows_in_files_read_as_those_in_memory(tmp_path: Path) -> None:
             np.testing.assert_array_equal(
                 here.read([name], part)[name], there.read([name], part)[name]
             )
+
+
+def test_cross_fields_of_a_few_stamps_at_a_time_are_those_of_all_at_once() -> None:
+    rng = np.random.default_rng(4)
+    assets = {
+        symbol: {
+            "timestamp": np.flatnonzero(rng.random(60) < 0.7).astype(np.uint32),
+        }
+        for symbol in ("EURUSD", "GBPUSD", "USDJPY")
+    }
+    for columns in assets.values():
+        size = len(columns["timestamp"])
+        columns["flags"] = (rng.random(size) < 0.1).astype(np.uint8)
+        columns["ret_z"] = rng.normal(size=size).astype(np.float32)
+        columns["relative_log_vol"] = rng.normal(size=size).astype(np.float32)
+    writer = CorpusWriter.create({name: len(each["flags"]) for name, each in assets.items()})
+    for symbol, rows in writer.slices.items():
+        writer.write(rows.start, assets[symbol])
+    writer.write_cross(rows_at_once=15)
+    for symbol, expected in cross_columns(assets).items():
+        for name, values in expected.items():
+            np.testing.assert_array_equal(writer.arrays[name][writer.slices[symbol]], values)

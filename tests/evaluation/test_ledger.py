@@ -15,7 +15,7 @@ import pytest
 from simulated_market import TinyRuns
 
 from vaiom.baselines.store import load_losses
-from vaiom.corpus.build import append_bars
+from vaiom.corpus.append import append_bars
 from vaiom.corpus.pack import pack, unpack
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import ConfigError, DataError

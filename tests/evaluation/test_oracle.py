@@ -19,7 +19,7 @@ from vaiom.errors import DataError
 from vaiom.evaluation.calibration import kuiper_test
 from vaiom.evaluation.inference import standard_error
 from vaiom.evaluation.scores import event_bits
-from vaiom.features.recursions import MAX_LOG_MOVE
+from vaiom.features.quantities import MAX_LOG_MOVE
 from vaiom.simulation.oracle import FAULT_LIMIT, Dynamics, Oracle, Truth, bucket_probabilities
 
 

@@ -24,10 +24,10 @@ from training.tiny_runs import SPLITS
 from vaiom.auditing.audit import audit_path
 from vaiom.auditing.proof import FAILED, AuditConfig
 from vaiom.auditing.provenance import config_of, prove_repeat
-from vaiom.corpus.build import CorpusConfig, append_bars, build_corpus
+from vaiom.corpus.append import append_bars
+from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.splits import TRAIN, VALIDATION
 from vaiom.corpus.store import Corpus, open_corpus
-from vaiom.corpus.tokenizer import bucket_of
 from vaiom.distribution.copula import pit_of
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.evaluate import evaluate_run
@@ -45,6 +45,7 @@ from vaiom.experiments.refit import (
     fit_horizons,
     refit,
 )
+from vaiom.features.fields import bucket_of
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint

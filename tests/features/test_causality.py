@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from corpus.full_bars import full_bars
 from strategies import frame_of, price_pairs, random_bars
 from vaiom.corpus.build import CorpusConfig, corpus_in_memory
-from vaiom.corpus.rows import Columns, bars_of, rows_of
 from vaiom.corpus.splits import SplitConfig
 from vaiom.corpus.store import Corpus
-from vaiom.features.fields import OWN_FIELDS, continuous_inputs, stored
-from vaiom.features.recursions import AssetState
+from vaiom.features.asset_state import AssetState
+from vaiom.features.fields import OWN_FIELDS
+from vaiom.features.inputs import continuous_inputs
+from vaiom.features.rows import RowColumns, bars_of, rows_of, stored
 from vaiom.market.folder import read_bars
 
 TRAIN_END = datetime(2023, 12, 1)
@@ -28,7 +29,7 @@ HOUR = timedelta(hours=1)
 VANDALS = ("scale", "shuffle", "delete", "null", "shift")
 
 
-def all_fields(bars: pl.DataFrame) -> Columns:
+def all_fields(bars: pl.DataFrame) -> RowColumns:
     return rows_of(bars_of(bars), AssetState.empty(HOUR))[0]
 
 

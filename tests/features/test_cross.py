@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from reference import extra_fields as reference
 from strategies import random_bars
-from vaiom.corpus.rows import bars_of, rows_of
-from vaiom.features import fields
-from vaiom.features.fields import ANY_MASK, CROSS_FIELDS, Columns, cross_columns, has_flag, stored
-from vaiom.features.recursions import AssetState
+from vaiom.features.asset_state import AssetState
+from vaiom.features.cross import cross_columns
+from vaiom.features.fields import ANY_MASK, BLOCK_ROWS, CROSS_FIELDS, has_flag
+from vaiom.features.rows import bars_of, rows_of, stored
+from vaiom.features.typing import Columns
 from vaiom.market.folder import read_bars
 from vaiom.market.symbols import dollar_sign
 
@@ -48,7 +49,7 @@ def columns_of(bars: pl.DataFrame) -> Columns:
     return stored(rows_of(bars_of(bars), AssetState.empty(None))[0])
 
 
-def require_reference(assets: dict[str, Columns]) -> None:
+def require_reference(assets: dict[str, Columns], block: int = BLOCK_ROWS) -> None:
     frames = {
         symbol: pd.DataFrame(
             {
@@ -60,7 +61,7 @@ def require_reference(assets: dict[str, Columns]) -> None:
         )
         for symbol, columns in assets.items()
     }
-    ours, theirs = cross_columns(assets), reference.cross_fields(frames)
+    ours, theirs = cross_columns(assets, block_stamps=block), reference.cross_fields(frames)
     for symbol in assets:
         for name in CROSS_FIELDS:
             assert ours[symbol][name].dtype == np.float16
@@ -72,9 +73,7 @@ def require_reference(assets: dict[str, Columns]) -> None:
 
 @given(markets(), st.sampled_from([1, 3, 1 << 15]))
 def test_any_market_gives_what_the_reference_gives(assets: dict[str, Columns], block: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fields, "BLOCK_ROWS", block)
-        require_reference(assets)
+    require_reference(assets, block)
 
 
 def test_real_bars(shared_data: Path) -> None:

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from corpus.full_bars import full_bars
 from reference import extra_fields as reference
 from strategies import random_bars
-from vaiom.corpus.rows import Columns, bars_of, rows_of
+from vaiom.features.asset_state import AssetState
 from vaiom.features.fields import CONT_FIELDS, EXTRA_FIELDS, EXTRA_LIMIT, OWN_FIELDS
-from vaiom.features.recursions import AssetState
+from vaiom.features.rows import RowColumns, bars_of, rows_of
 from vaiom.market.folder import read_bars
 from vaiom.simulation.market import MarketConfig, simulate
 
@@ -28,7 +28,7 @@ HOUR = timedelta(hours=1)
 RANGE_FIELDS = ("range_z", "close_location", "range_vol20", "range_vol480", "next_slot_range")
 
 
-def fields_of(bars: pl.DataFrame, step: timedelta = HOUR) -> Columns:
+def fields_of(bars: pl.DataFrame, step: timedelta = HOUR) -> RowColumns:
     rows, _ = rows_of(bars_of(bars), AssetState.empty(step))
     return {name: rows[name] for name in OWN_FIELDS}
 
@@ -95,12 +95,13 @@ def test_bar_by_bar_gives_the_same_bits(shared_data: Path) -> None:
         assert {name: live[name][0] for name in whole} == {name: whole[name][row] for name in whole}
 
 
-def test_a_block_border_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    bars = random_bars(2000)
-    whole = fields_of(bars)
-    monkeypatch.setattr("vaiom.features.fields.BLOCK_ROWS", 77)
-    for name, values in fields_of(bars).items():
+def test_a_block_border_leaves_no_trace() -> None:
+    bars = bars_of(random_bars(2000))
+    whole, end = rows_of(bars, AssetState.empty(HOUR))
+    in_blocks, after = rows_of(bars, AssetState.empty(HOUR), block_rows=77)
+    for name, values in in_blocks.items():
         np.testing.assert_array_equal(values, whole[name], err_msg=name)
+    assert after.to_json() == end.to_json()
 
 
 @given(full_bars(max_rows=120), st.sampled_from([1e-300, 1e-12, 1e12, 1e250]))

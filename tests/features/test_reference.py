@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from benchmarks import events_pandas as reference
 from strategies import frame_of, price_pairs, random_bars
 from vaiom.corpus.build import CorpusConfig, corpus_in_memory
-from vaiom.corpus.rows import Columns, bars_of, rows_of
+from vaiom.corpus.split_quality import count_events
 from vaiom.corpus.splits import TRAIN, SplitConfig
-from vaiom.corpus.store import Corpus, count_events
+from vaiom.corpus.store import Corpus
 from vaiom.errors import DataError
+from vaiom.features.asset_state import AssetState
 from vaiom.features.fields import ANY_MASK, MASK_BITS, has_flag
-from vaiom.features.recursions import AssetState
+from vaiom.features.rows import RowColumns, bars_of, rows_of
 from vaiom.market.folder import read_bars, write_symbol
 
 TOLERANCE = 1e-12
@@ -42,7 +43,7 @@ def require_close(ours: object, theirs: object, name: str, absolute: float = 0.0
     )
 
 
-def require_same_rows(ours: Columns, theirs: pd.DataFrame) -> None:
+def require_same_rows(ours: RowColumns, theirs: pd.DataFrame) -> None:
     for name in DIMENSIONLESS:
         require_close(ours[name], theirs[name], name, absolute=TOLERANCE)
     for name in SCALES:

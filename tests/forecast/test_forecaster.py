@@ -16,10 +16,10 @@ from scipy.special import ndtr
 
 from strategies import frame_of, price_pairs, random_bars
 from vaiom import Forecaster, ReturnDistribution, read_bars
-from vaiom.corpus.rows import bars_of
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.features.fields import inputs_of
+from vaiom.features.inputs import inputs_of
+from vaiom.features.rows import bars_of
 from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.bars import MIN_BARS, resample_if_finer
 from vaiom.forecast.torch_backend import TorchBackend

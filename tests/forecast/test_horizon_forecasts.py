@@ -20,7 +20,7 @@ from forecast_runs import TinyRun, tiny_run
 from strategies import random_bars
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.experiments.refit import fit_horizons
-from vaiom.features.fields import inputs_of
+from vaiom.features.inputs import inputs_of
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import PRICE_COLUMNS
 from vaiom.model.checkpoint import load_checkpoint

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,12 +15,12 @@ from hypothesis import strategies as st
 
 from corpus.full_bars import full_bars
 from strategies import random_bars
-from vaiom.corpus.rows import RowMaker, bars_of
+from vaiom.features.rows import BarFeatures, bars_of
 from vaiom.forecast.bars import parse_bar
 from vaiom.market.folder import read_file
 
 
-def assert_same_bits(maker: RowMaker, bars: pl.DataFrame) -> None:
+def assert_same_bits(maker: BarFeatures, bars: pl.DataFrame) -> None:
     wanted, after = maker(bars_of(bars))
     state, last, rows = maker.start(), None, []
     for bar in bars.iter_rows(named=True):
@@ -86,7 +85,5 @@ def test_real_bars_with_holes(tiny: TinyRun, shared_data: Path, symbol: str) -> 
 
 def test_slots_of_finer_bars(tiny: TinyRun) -> None:
     forecaster = untrained(tiny.corpus, fields=WORLDLY_FIELDS)
-    maker = RowMaker(
-        forecaster.config.input_fields, replace(forecaster.tokenizer, timeframe="10min")
-    )
+    maker = BarFeatures(forecaster.config.input_fields, forecaster.tokenizer.edges, "10min")
     assert_same_bits(maker, random_bars(3_000, step=timedelta(minutes=10)))

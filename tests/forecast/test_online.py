@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from streams import assert_same_streams
 
 from strategies import frame_of, price_pairs, random_bars
-from vaiom.corpus.rows import bars_of, meta_of
 from vaiom.errors import ConfigError, DataError
-from vaiom.features.fields import inputs_of
+from vaiom.features.inputs import inputs_of
+from vaiom.features.rows import bars_of
 from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.forecaster import Forecaster
@@ -46,7 +46,7 @@ def after(forecaster: Forecaster, bars: pl.DataFrame, symbol: str = "EURUSD") ->
 def test_five_thousand_real_bars_one_by_one(forecaster: Forecaster, shared_data: Path) -> None:
     bars = read_file(shared_data / "bars_1h" / "EURUSD.parquet").slice(90_000, 5_000)
     columns, _ = forecaster.rows(bars_of(bars))
-    meta = meta_of(forecaster.tokenizer, "EURUSD")
+    meta = forecaster.tokenizer.meta("EURUSD")
     inputs = inputs_of(forecaster.config, columns, meta)
     history = forecaster.predict_all(bars, "EURUSD")
     online = forecaster.online()

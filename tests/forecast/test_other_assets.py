@@ -17,10 +17,10 @@ from forecast_runs import CONTEXT, TinyRun, untrained
 from streams import assert_same_streams
 
 from strategies import random_bars
-from vaiom.corpus.rows import meta_of
 from vaiom.errors import DataError
 from vaiom.evaluation.predictor import ModelPredictor
-from vaiom.features.fields import CROSS_FIELDS, inputs_of
+from vaiom.features.fields import CROSS_FIELDS
+from vaiom.features.inputs import inputs_of
 from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.forecaster import Forecaster
@@ -50,9 +50,7 @@ def test_inputs_and_probabilities_are_those_of_the_corpus(world: TinyRun) -> Non
         for row, probs in zip(chosen, wanted, strict=True):
             known = cut(bars, stamp(corpus.timestamps[row]))
             [window] = forecaster.windows(known, symbol)
-            made = inputs_of(
-                forecaster.config, window.columns, meta_of(forecaster.tokenizer, symbol)
-            )
+            made = inputs_of(forecaster.config, window.columns, forecaster.tokenizer.meta(symbol))
             np.testing.assert_array_equal(made, inputs[row + 1 - CONTEXT : row + 1])
             dist = forecaster.predict(known, symbol)
             np.testing.assert_allclose(dist.probs, probs, atol=TOLERANCE)
@@ -124,7 +122,7 @@ def test_five_thousand_real_stamps_one_by_one(real_world: TinyRun) -> None:
     histories = forecaster.predict_all(bars)
     assets = forecaster._rows_of(bars, None)
     inputs = {
-        s: inputs_of(forecaster.config, assets[s], meta_of(forecaster.tokenizer, s)) for s in bars
+        s: inputs_of(forecaster.config, assets[s], forecaster.tokenizer.meta(s)) for s in bars
     }
     online, seen, worst = forecaster.online(), dict.fromkeys(bars, 0), 0.0
     for number, arrived in enumerate(stamps.values()):
@@ -139,7 +137,7 @@ def test_five_thousand_real_stamps_one_by_one(real_world: TinyRun) -> None:
             assert (symbol in dists) == (forecast and at >= 0)
             if at < 0:
                 continue
-            window, meta = online.window(symbol), meta_of(forecaster.tokenizer, symbol)
+            window, meta = online.window(symbol), forecaster.tokenizer.meta(symbol)
             first = max(0, seen[symbol] - CONTEXT)
             made = inputs_of(forecaster.config, window.columns, meta)
             np.testing.assert_array_equal(made, inputs[symbol][first : seen[symbol]])

@@ -12,7 +12,8 @@ from typing import Any
 from judged_runs import Judged
 
 from vaiom import __version__
-from vaiom.corpus.store import SplitQuality, count_events, open_corpus
+from vaiom.corpus.split_quality import SplitQuality, count_events
+from vaiom.corpus.store import open_corpus
 from vaiom.evaluation.ledger import ledger_heads, record_access
 from vaiom.report.contents import read_run
 from vaiom.report.data_tables import (
@@ -103,7 +104,7 @@ def test_a_corpus_shows_its_events_edges_and_origin(judged: Judged) -> None:
     assert assets.caption == f"Corpus {judged.corpus}: 1h bars, events with 512 bars of context"
     assert heads(assets) == ["asset", "class", "first bar", "last bar", "rows", *splits]
     for row, symbol in zip(assets.rows, ("EURUSD", "XAUUSD"), strict=False):
-        own = corpus.manifest["assets"][symbol]
+        own = corpus.manifest["series"][symbol]
         first, last = (own[end].replace("T", " ")[:16] for end in ("first", "last"))
         assert row == [
             symbol,

@@ -399,7 +399,7 @@ def test_a_card_has_the_origin_and_the_figures_of_the_model(judged: Judged, tmp_
     assert f"| cost of training | {seconds:,.0f} s, teachers and compilation apart |" in card
     assert f"| weights | sha256 {model.sha256} |" in card
     assert "The figures are those of" not in card
-    own = open_corpus(judged.corpus).manifest["assets"]["EURUSD"]
+    own = open_corpus(judged.corpus).manifest["series"]["EURUSD"]
     first, last = (own[end].replace("T", " ").removesuffix(":00") for end in ("first", "last"))
     assert f"| EURUSD | {count(own['rows'])} rows, {first} to {last}, sha256 " in card
     assert "- test-h1: models had looked at these events once, this evaluation included." in card

@@ -22,7 +22,7 @@ from reproduction.paper import COMPARISONS, Row
 from reproduction.plan import TABLES
 from reproduction.records import RUN, Record
 from vaiom.cli.main import main
-from vaiom.corpus.store import LEDGER_NAME
+from vaiom.corpus.manifest import LEDGER_NAME
 
 TINY = (
     "steps=2",

@@ -21,7 +21,6 @@ import pytest
 from processes import children_of, command_of, needs_proc
 from reproductions import TINY, Reproduced, records_in, start_vaiom, vaiom, words_of
 
-from vaiom.corpus import build
 from vaiom.corpus.build import CorpusConfig, build_corpus, propose_splits
 from vaiom.errors import ConfigError
 from vaiom.experiments.tasks import TaskRunner
@@ -147,9 +146,8 @@ def test_a_corpus_of_a_hundred_assets_survives_a_killed_worker(
             return TaskRunner(name="ray", device="cpu").run(tasks, dies_once, finished, report)
 
     monkeypatch.setenv("RAY_ADDRESS", cluster[0])
-    monkeypatch.setattr(build, "ROWS_PER_TASK", 4000)
     config = CorpusConfig(splits=propose_splits(bars))
-    build_corpus(bars, tmp_path / "spread", config, engine=KillsOnce())
+    build_corpus(bars, tmp_path / "spread", config, runner=KillsOnce(), rows_per_task=4000)
     assert marker.exists()
     assert not ray.is_initialized()
     build_corpus(bars, tmp_path / "here", config)

@@ -28,7 +28,7 @@ from training.tiny_runs import TINY
 from vaiom.baselines import lightgbm
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.splits import SplitConfig
-from vaiom.corpus.store import Corpus, open_corpus, under_splits
+from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.files import read_json
 from vaiom.market.folder import read_bars, write_symbol
 from vaiom.training.loop import train
@@ -106,8 +106,8 @@ def test_a_year_is_scored_beside_trees_where_they_have_a_folder(
         lightgbm, "HOLDOUT_TOLERANCE_BITS", 1.0
     )  # they learn little from so few events
     monkeypatch.setattr(lightgbm, "TreeConfig", partial(lightgbm.TreeConfig, rounds=3))
-    corpus = under_splits(
-        daily(tmp_path, datetime(2023, 1, 1), AAA=datetime(2014, 1, 1)), splits_of(2022)
+    corpus = daily(tmp_path, datetime(2023, 1, 1), AAA=datetime(2014, 1, 1)).with_splits(
+        splits_of(2022)
     )
     train(corpus, TINY.with_changes(steps=4), tmp_path / "run", device="cpu")
     without = score_year(corpus, tmp_path / "run", "cpu")
@@ -123,10 +123,8 @@ def test_a_year_is_scored_beside_trees_where_they_have_a_folder(
 
 def test_nothing_after_the_year_enters(tmp_path: Path) -> None:
     year, starts = 2022, {"AAA": datetime(2016, 1, 1), "BBB": datetime(2016, 6, 1)}
-    whole = under_splits(
-        daily(tmp_path / "whole", datetime(2025, 12, 31), **starts), splits_of(year)
-    )
-    cut = under_splits(daily(tmp_path / "cut", datetime(2022, 12, 31), **starts), splits_of(year))
+    whole = daily(tmp_path / "whole", datetime(2025, 12, 31), **starts).with_splits(splits_of(year))
+    cut = daily(tmp_path / "cut", datetime(2022, 12, 31), **starts).with_splits(splits_of(year))
     assert whole.tokenizer.sha256 == cut.tokenizer.sha256
     end = np.datetime64(datetime(year + 1, 1, 1))
     for split in ("train", "validation", TEST):
@@ -148,7 +146,7 @@ def test_nothing_after_the_year_enters(tmp_path: Path) -> None:
 def test_splits_of_a_year_do_not_meet(tmp_path: Path) -> None:
     corpus = daily(tmp_path, datetime(2024, 12, 31), AAA=datetime(2016, 1, 1))
     assert years_of(corpus)[0] == 2017 + MIN_TRAIN_YEARS
-    moved = under_splits(corpus, splits_of(2023))
+    moved = corpus.with_splits(splits_of(2023))
     times = [
         moved.target_timestamps[moved.endpoints(split, CONTEXT)]
         for split in ("train", "validation", TEST)

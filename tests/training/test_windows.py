@@ -16,9 +16,8 @@ from tiny_runs import CPU, SPLITS
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.splits import TRAIN, SplitConfig
 from vaiom.corpus.store import Corpus
-from vaiom.corpus.tokenizer import bucket_of
 from vaiom.errors import ConfigError, DataError
-from vaiom.features.fields import CONT_FIELDS, EXTRA_FIELDS
+from vaiom.features.fields import CONT_FIELDS, EXTRA_FIELDS, bucket_of
 from vaiom.market.folder import read_bars, write_symbol
 from vaiom.model.config import ModelConfig
 from vaiom.training.experiment import Experiment

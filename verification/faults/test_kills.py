@@ -111,7 +111,7 @@ def test_rows_that_a_killed_append_left_are_not_believed(
     known: dict[str, Stage], tmp_path: Path
 ) -> None:
     """They are written again: a byte that was changed meanwhile does not get into the corpus."""
-    from vaiom.corpus.build import append_bars
+    from vaiom.corpus.append import append_bars
 
     stage = known["append"]
     later = Path(stage.start[-1])

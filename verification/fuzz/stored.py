@@ -18,15 +18,9 @@ from typing import Any
 import numpy as np
 
 from vaiom.baselines.store import load_losses
+from vaiom.corpus.manifest import LEDGER_NAME, MANIFEST_NAME, STATE_NAME, TOKENIZER_NAME
 from vaiom.corpus.pack import unpack
-from vaiom.corpus.store import (
-    LEDGER_NAME,
-    MANIFEST_NAME,
-    STATE_NAME,
-    TOKENIZER_NAME,
-    Corpus,
-    open_corpus,
-)
+from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.evaluation.ledger import read_ledger
 from vaiom.files import sha256_of
 from vaiom.forecast.ledger import ForecastLedger, Settlement
@@ -212,7 +206,7 @@ class _Folder:
         return self.seal(json.dumps({**self.value, "tokenizer_sha256": digest}).encode())
 
     def state(self, data: bytes) -> object:
-        from vaiom.corpus.build import append_bars
+        from vaiom.corpus.append import append_bars
 
         (self.rows / STATE_NAME).write_bytes(data)
         manifest = json.dumps({**self.value, "state_sha256": sha256_of(data)}).encode()

@@ -29,7 +29,7 @@ from unittest.mock import patch
 import numpy as np
 
 from vaiom.errors import UserError
-from vaiom.features.recursions import Bars
+from vaiom.features.quantities import BarArrays
 from vaiom.forecast.bars import moment_of, seconds_of
 from vaiom.forecast.ledger import Commitment, ForecastLedger, Removal, read_ledger
 from vaiom.serve.app import Service
@@ -545,7 +545,7 @@ class History:
             brought = [bar for bar in bars if bar[0] <= end]
             if brought:
                 seconds, *numbers = np.array(brought, np.float64).T
-                online.take({symbol: Bars(seconds.astype(np.int64), *numbers)})
+                online.take({symbol: BarArrays(seconds.astype(np.int64), *numbers)})
             for bar in bars[len(brought) :]:
                 row = dict(zip(NAMES, (moment_of(bar[0]), *bar[1:]), strict=True))
                 # What others had read when it came is not known.

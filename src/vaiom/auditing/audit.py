@@ -10,7 +10,8 @@ from pathlib import Path
 from vaiom.auditing import figures, leakage, provenance
 from vaiom.auditing.pipeline import AuditedRun, Pipeline, widest_model
 from vaiom.auditing.proof import AuditConfig, Claim, P, Proof
-from vaiom.corpus.store import LEDGER_NAME, MANIFEST_NAME, open_corpus
+from vaiom.corpus.manifest import LEDGER_NAME, MANIFEST_NAME
+from vaiom.corpus.store import open_corpus
 from vaiom.corpus.targets import DEFAULT_CONTEXT
 from vaiom.distribution.dependence import Dependence
 from vaiom.errors import DataError

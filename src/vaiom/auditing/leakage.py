@@ -24,7 +24,7 @@ from vaiom.baselines.base import Rows
 from vaiom.corpus.splits import SEALED, TRAIN, VALIDATION
 from vaiom.corpus.store import Corpus
 from vaiom.features.fields import ANY_MASK, MASK_BITS
-from vaiom.features.recursions import MAX_LOG_MOVE
+from vaiom.features.quantities import MAX_LOG_MOVE
 
 if TYPE_CHECKING:
     import polars as pl

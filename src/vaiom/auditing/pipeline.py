@@ -20,7 +20,7 @@ from vaiom.auditing.proof import QUICK_BASELINES, AuditConfig
 from vaiom.baselines.base import BASELINES, FOR_GPUS, Baseline, Floats, Predictor, Rows, baseline
 from vaiom.baselines.store import find_fit
 from vaiom.corpus.splits import TRAIN, VALIDATION
-from vaiom.corpus.store import Corpus, under_splits
+from vaiom.corpus.store import Corpus
 from vaiom.corpus.tokenizer import Tokenizer
 from vaiom.evaluation.predictor import ModelPredictor, seen_by
 from vaiom.evaluation.scores import class_ids
@@ -75,7 +75,7 @@ class Pipeline:
         if not self.moved:
             return built
         manifest = {"arrays": {}, "like": self.config.like is not None}
-        return under_splits(replace(built, manifest=manifest), self.config.splits, tokenizer)
+        return replace(built, manifest=manifest).with_splits(self.config.splits, tokenizer)
 
     def hashes(self, corpus: Corpus) -> dict[str, str]:
         """SHA-256 of what Train fits: the tokenizer, and everything that each baseline stores."""

@@ -16,8 +16,9 @@ import numpy as np
 from vaiom.auditing.leakage import valid_targets
 from vaiom.auditing.pipeline import SAMPLED, AuditedRun
 from vaiom.auditing.proof import Proof, claim
+from vaiom.corpus.split_quality import count_events
 from vaiom.corpus.splits import VALIDATION
-from vaiom.corpus.store import Corpus, count_events
+from vaiom.corpus.store import Corpus
 from vaiom.errors import UserError
 from vaiom.evaluation.ledger import (
     NO_CHECKPOINT,
@@ -62,7 +63,6 @@ def prove_provenance(
         taken[entry["symbol"]] += entry["rows_taken"]
     told = {
         "edges": tokenizer.to_json()["inner_edges"],
-        "classes": dict(zip(tokenizer.symbols, tokenizer.classes, strict=True)),
         "events": {name: sum(counts.values()) for name, counts in count_events(corpus).items()},
     }
     for name, value in told.items():

@@ -161,7 +161,7 @@ def simulate(
 def check(bars: BarsDir) -> Answer:
     """Check prices for errors, oddities and gaps, and show how many rows would be masked."""
     from vaiom.corpus.build import corpus_in_memory
-    from vaiom.corpus.store import few_train_events, split_quality
+    from vaiom.corpus.split_quality import few_train_events, split_quality
     from vaiom.market.check import check_folder
     from vaiom.market.findings import Finding, Severity
 
@@ -238,15 +238,15 @@ def build(
     Default dates: --train-end 2024-01-01 --validation 2024-07-01:2025-01-01 --test
     2025-01-01:2025-07-01,2025-07-01:2026-01-01 --seal 2026-01-01.
     """
+    from vaiom.corpus.split_quality import few_train_events
     from vaiom.corpus.splits import VALIDATION
-    from vaiom.corpus.store import few_train_events
     from vaiom.experiments.tasks import TaskRunner
 
     options: dict[str, Any] = {}
     if classes:
         options["classes"] = _class_table(classes)
     if (engine, workers) != ("local", 1):
-        options["engine"] = TaskRunner(name=engine, workers=workers, device="cpu")
+        options["runner"] = TaskRunner(name=engine, workers=workers, device="cpu")
     with progress_bar("building") as progress:
         corpus = vaiom.build_corpus(
             bars,
@@ -263,7 +263,7 @@ def build(
     num_events = corpus.manifest["events"]
     empty = [name for name in (VALIDATION, *corpus.splits.test_names) if not num_events[name]]
     if empty:
-        last = max(asset["last"] for asset in corpus.manifest["assets"].values())
+        last = max(asset["last"] for asset in corpus.manifest["series"].values())
         names = ", ".join(empty)
         notes.append(f"note: no event with full context in {names}; the bars end {last[:10]}")
     for symbol, number in few_train_events(corpus).items():
@@ -276,7 +276,7 @@ def append(
     corpus: CorpusPath, bars: Annotated[Path, argument("BARS_DIR", "Bar folder with new bars.")]
 ) -> Answer:
     """Add new bars to a corpus; nothing is rebuilt, and the result equals a full build."""
-    from vaiom.corpus.build import append_bars
+    from vaiom.corpus.append import append_bars
 
     before = len(vaiom.open_corpus(corpus, verify=False))
     with progress_bar("appending") as progress:
@@ -363,7 +363,7 @@ def _class_table(file: Path) -> dict[str, str]:
 
 
 def _corpus_answer(corpus: vaiom.Corpus, *warnings: str, quality: bool = False) -> Answer:
-    from vaiom.corpus.store import split_quality
+    from vaiom.corpus.split_quality import split_quality
 
     splits = split_quality(corpus)
     tables = data_tables.corpus_tables(corpus)

@@ -1,1 +1,1 @@
-"""Features, targets, buckets and splits of many series, as a folder of memory-mapped arrays."""
+"""Stored rows of many assets, what Train fits on them, their splits and their targets."""

@@ -9,14 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from vaiom.corpus import store as corpus
-from vaiom.corpus.store import MANIFEST_NAME, Corpus, open_corpus
+from vaiom.corpus.manifest import (
+    MANIFEST_NAME,
+    STATE_NAME,
+    TOKENIZER_NAME,
+    keep_ledger,
+    read_manifest,
+)
+from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import DataError
 from vaiom.files import BAD_ZIPS, atomic_file, staged_folder
 
-_MOST_TEXT = 64 << 20
-_MOST_HEADER = 1024
-_MAX_RATIO = 1000
+_MOST_TEXT = 64 << 20  # bytes of a JSON file
+_MOST_HEADER = 1024  # bytes of an array's header
+_MAX_RATIO = 1000  # of unpacked to packed bytes, more than deflate makes of any column
 _CHUNK = 1 << 20
 
 
@@ -28,16 +34,14 @@ def pack(path: Path, file: Path) -> int:
             where=file,
             fix=f"name a file in it: {file / 'corpus.zip'}",
         )
-    names = _declared_sizes(dict(open_corpus(path).manifest))
+    manifest = dict(open_corpus(path).manifest)
     with atomic_file(file) as staged, zipfile.ZipFile(staged, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in names:
+        for name in _declared_sizes(manifest):
             # A fixed date makes the packed bytes depend on the corpus alone.
             info = zipfile.ZipInfo(name)
             info.compress_type = zipfile.ZIP_DEFLATED
-            with (
-                (path / name).open("rb") as source,
-                archive.open(info, "w", force_zip64=True) as target,
-            ):
+            packed = archive.open(info, "w", force_zip64=True)
+            with (path / name).open("rb") as source, packed as target:
                 shutil.copyfileobj(source, target, _CHUNK)
     return file.stat().st_size
 
@@ -56,27 +60,26 @@ def unpack(file: Path, path: Path, *, overwrite: bool = False) -> Corpus:
         ) from error
     with archive, staged_folder(path, overwrite=overwrite) as staged:
         try:
-            _extract(archive, [archive.getinfo(MANIFEST_NAME)], {MANIFEST_NAME: _MOST_TEXT}, staged)
-            _extract(
-                archive, archive.infolist(), _declared_sizes(corpus.read_manifest(staged)), staged
-            )
+            manifest = archive.getinfo(MANIFEST_NAME)
+            _extract(archive, [manifest], {MANIFEST_NAME: _MOST_TEXT}, staged)
+            _extract(archive, archive.infolist(), _declared_sizes(read_manifest(staged)), staged)
         except BAD_ZIPS as error:
             raise DataError(
                 "the packed corpus is damaged", where=file, got=str(error), fix="pack it again"
             ) from error
         open_corpus(staged)
-        corpus.keep_ledger(path, staged)
+        keep_ledger(path, staged)
     return open_corpus(path, verify=False)
 
 
 def _declared_sizes(manifest: dict[str, Any]) -> dict[str, int]:
-    """The files of a corpus and their sizes in bytes."""
-    names = MANIFEST_NAME, corpus.TOKENIZER_NAME, f"{manifest['folder']}/{corpus.STATE_NAME}"
-    return dict.fromkeys(names, _MOST_TEXT) | {
-        f"{manifest['folder']}/{name}.npy": manifest["rows"] * np.dtype(entry["dtype"]).itemsize
-        + _MOST_HEADER
-        for name, entry in manifest["arrays"].items()
-    }
+    """The files of a corpus, and the most bytes that each may have."""
+    folder = manifest["folder"]
+    sizes = dict.fromkeys((MANIFEST_NAME, TOKENIZER_NAME, f"{folder}/{STATE_NAME}"), _MOST_TEXT)
+    for name, entry in manifest["arrays"].items():
+        num_bytes = manifest["rows"] * np.dtype(entry["dtype"]).itemsize
+        sizes[f"{folder}/{name}.npy"] = num_bytes + _MOST_HEADER
+    return sizes
 
 
 def _extract(
@@ -86,7 +89,8 @@ def _extract(
     the folder.
     """
     for info in infos:
-        where, most = f"{archive.filename}, {info.filename}", sizes.pop(info.filename, None)
+        where = f"{archive.filename}, {info.filename}"
+        most = sizes.pop(info.filename, None)
         if most is None:
             raise DataError("the file holds a name that no corpus has, or one twice", where=where)
         if info.file_size > min(most, _MAX_RATIO * max(info.compress_size, 1024)):

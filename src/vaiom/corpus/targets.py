@@ -15,17 +15,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from vaiom.codec import Stored
 from vaiom.corpus.splits import NO_TARGET_CODE, SEALED, TRAIN, SplitConfig
-from vaiom.corpus.tokenizer import Edges, Tokenizer, bucket_of, fit_returns
+from vaiom.corpus.tokenizer import Edges, Tokenizer, fit_returns
 from vaiom.distribution.shape import ReturnShape
 from vaiom.errors import ConfigError, DataError
-from vaiom.features.events import has_return
-from vaiom.features.fields import ANY_MASK, NUM_RETURN_BUCKETS, UNKNOWN_ASSET, has_flag
-from vaiom.features.fields import timestamps_of as stamps_of
-from vaiom.features.recursions import Bools, Floats, Ints
+from vaiom.features.events import has_return, is_readable
+from vaiom.features.fields import NUM_RETURN_BUCKETS, UNKNOWN_ASSET, bucket_of, timestamps_of
+from vaiom.features.typing import AnyArray, Bools, Codes, Columns, Floats, Ints, Stamps
 from vaiom.market.sessions import slot_of_week, slots_per_week
 from vaiom.market.timeframes import step_seconds
 
@@ -47,8 +45,6 @@ _INNER = Stored(
     encode=lambda edges: edges[1:-1],
     decode=lambda inner: [-math.inf, *inner, math.inf],
 )
-
-Columns = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -149,7 +145,7 @@ class Target:
         return ~self.known | is_zero
 
     @cached_property
-    def bucket(self) -> npt.NDArray[np.uint8]:
+    def bucket(self) -> Codes:
         """(N,) bucket ids of the sum over its scale; 0 where it is bad or has no scale."""
         if self.horizon == 1:  # the next row's own bucket, which is stored
             bucket = shifted(self.columns["return_bucket"], 1, self.asset_slices, 0)
@@ -161,16 +157,16 @@ class Target:
     @cached_property
     def valid(self) -> Bools:
         """(N,) rows that may be trained on or scored, before context is required."""
-        return (self.bucket > 0) & ~has_flag(self.columns["flags"], ANY_MASK)
+        return (self.bucket > 0) & is_readable(self.columns["flags"])
 
     @cached_property
-    def target_timestamps(self) -> npt.NDArray[np.datetime64]:
+    def target_timestamps(self) -> Stamps:
         """(N,) left edge of the last bar of the sum; NaT if it is not known yet."""
         never = np.datetime64("NaT", "s")
-        return shifted(stamps_of(self.columns), self.horizon, self.asset_slices, never)
+        return shifted(timestamps_of(self.columns), self.horizon, self.asset_slices, never)
 
     @cached_property
-    def split_codes(self) -> npt.NDArray[np.uint8]:
+    def split_codes(self) -> Codes:
         """(N,) the split of the last bar of the sum, if all its bars lie in that split."""
         return codes_of_next(self.columns, self.asset_slices, self.splits, self.horizon)
 
@@ -196,8 +192,8 @@ class Target:
 
 
 def shifted(
-    values: npt.NDArray[Any], bars: int, asset_slices: Mapping[str, slice], at_end: Any
-) -> npt.NDArray[Any]:
+    values: AnyArray, bars: int, asset_slices: Mapping[str, slice], at_end: Any
+) -> AnyArray:
     """The value `bars` rows later in the same asset, `at_end` where there is no such row."""
     out = np.full_like(values, at_end)
     for rows in asset_slices.values():
@@ -228,9 +224,9 @@ def next_are_known(columns: Columns, asset_slices: Mapping[str, slice], bars: in
 
 def codes_of_next(
     columns: Columns, asset_slices: Mapping[str, slice], splits: SplitConfig, bars: int
-) -> npt.NDArray[np.uint8]:
+) -> Codes:
     """(N,) the split in which all of the next bars lie, `NO_TARGET_CODE` if there is none."""
-    own = splits.codes(stamps_of(columns))
+    own = splits.codes(timestamps_of(columns))
     first = shifted(own, 1, asset_slices, NO_TARGET_CODE)
     last = shifted(own, bars, asset_slices, NO_TARGET_CODE)
     return np.where(first == last, last, np.uint8(NO_TARGET_CODE))

@@ -2,8 +2,8 @@
 returns (`Tokenizer`).
 
 Paper: Methods, "Return Bucket Construction" and "Corpus Construction and Split Protocol" (never
-refitted). The shape is
-ours: pooled Train quantiles, and tails by probability-weighted moments (Hosking and Wallis 1987).
+refitted). The shape is ours: pooled Train quantiles, and tails by probability-weighted moments
+(Hosking and Wallis 1987).
 """
 
 from __future__ import annotations
@@ -17,35 +17,37 @@ from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from vaiom import codec
 from vaiom.codec import Stored, decode
+from vaiom.corpus.series import Series
 from vaiom.distribution.shape import PIECES, TAIL_SHAPES, ReturnShape, Tail
 from vaiom.errors import DataError
 from vaiom.features import fields
 from vaiom.features.events import has_return, is_readable
-from vaiom.features.recursions import Bools, Floats, where
+from vaiom.features.typing import Bools, Columns, Floats, Ints
 from vaiom.files import canonical_json, sha256_of
 from vaiom.market.symbols import default_class
 from vaiom.market.timeframes import step_seconds
 
 TAIL_CUTOFFS = (-8.0, -5.0, -3.0, -2.0, 2.0, 3.0, 5.0, 8.0)
+"""Edges of the buckets of tails, in sigmas."""
 INTERIOR_QUANTILES = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
+"""Levels of the edges between the tails."""
 REGIME_QUANTILES = (0.2, 0.4, 0.6, 0.8)
+"""Levels of the edges of volatility regimes."""
 TOKENIZER_VERSION = 2
+MAPS = ("return", "gap", "vol_regime")
+"""What has buckets."""
 
-# Pseudo-counts of each bucket, spread evenly: knots never coincide.
-_PSEUDO_RETURNS = PIECES
-# Pseudo-counts of each tail, and their size in sigmas.
-_PSEUDO_EXCESSES = 5
-_PSEUDO_EXCESS = 2.0
-# One wrong tick must not determine the tail.
-_MAX_EXCESS = 50.0
-# With fewer excesses the tail is exponential: they say nothing about its shape.
-_MIN_EXCESSES = 50
+_MOST_EDGES = 255  # bucket ids are stored as bytes
+_PSEUDO_RETURNS = PIECES  # of each bucket, spread evenly: knots never coincide
+_PSEUDO_EXCESSES = 5  # of each tail
+_PSEUDO_EXCESS = 2.0  # their size in sigmas
+_MAX_EXCESS = 50.0  # one wrong tick must not determine the tail
+_MIN_EXCESSES = 50  # fewer say nothing about the tail's shape: it is exponential
 
-Edges = npt.NDArray[np.float64]
+Edges = Floats
 
 # JSON cannot hold the infinities.
 _INNER = Stored(
@@ -77,14 +79,22 @@ class Tokenizer:
         if not all(0 <= share <= 1 for share in self.zero_share):
             raise ValueError("a zero share must lie in [0, 1]")
         step_seconds(self.timeframe)
-        if set(self.edges) != {"return", "gap", "vol_regime"}:
+        if set(self.edges) != set(MAPS):
             raise ValueError("edges of return, gap and vol_regime")
         for name, edges in self.edges.items():
-            if not (np.diff(edges) > 0).all() or len(edges) > 255:  # bucket ids are stored as bytes
+            if not (np.diff(edges) > 0).all() or len(edges) > _MOST_EDGES:
                 raise ValueError(f"edges of {name} must increase")
             edges.flags.writeable = False  # corpora and forecasts share them
         if len(self.edges["return"]) != fields.NUM_RETURN_BUCKETS + 1:
             raise ValueError(f"{fields.NUM_RETURN_BUCKETS} return buckets")
+
+    @property
+    def series(self) -> dict[str, Series]:
+        """The histories that it was fitted on, by name."""
+        return {
+            symbol: Series(symbol=symbol, asset_class=name, timeframe=self.timeframe)
+            for symbol, name in zip(self.symbols, self.classes, strict=True)
+        }
 
     def asset_id(self, symbol: str) -> int:
         """1..n in sorted-symbol order, 0 for an unknown asset."""
@@ -94,8 +104,13 @@ class Tokenizer:
         """The position of its class in `class_names`; an unknown asset gets its default class, or
         the first.
         """
-        name = dict(zip(self.symbols, self.classes, strict=True)).get(symbol, default_class(symbol))
+        own = self.asset_id(symbol)
+        name = default_class(symbol) if own == fields.UNKNOWN_ASSET else self.classes[own - 1]
         return self.class_names.index(name) if name in self.class_names else 0
+
+    def meta(self, symbol: str) -> Ints:
+        """(3,): asset id, class id, timeframe id."""
+        return np.array([self.asset_id(symbol), self.class_id(symbol), 0], np.int64)
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
@@ -104,17 +119,19 @@ class Tokenizer:
 
     def has_buckets_of(self, other: Tokenizer) -> bool:
         """Whether buckets mean the same under both, whatever their assets."""
-        ours, theirs = self.to_json(), other.to_json()
-        return all(
-            ours[name] == theirs[name] for name in ("timeframe", "inner_edges", "return_shape")
-        )
+        ours = self.to_json()
+        theirs = other.to_json()
+        names = ("timeframe", "inner_edges", "return_shape")
+        return all(ours[name] == theirs[name] for name in names)
 
     @property
     def num_buckets(self) -> dict[str, int]:
+        """How many buckets each map has."""
         return {name: len(edges) - 1 for name, edges in self.edges.items()}
 
     @property
     def vocabulary_sizes(self) -> dict[str, int]:
+        """Number of indices of each discrete field, index 0 included."""
         buckets = self.num_buckets
         return fields.vocabulary_sizes(
             len(self.symbols), len(self.class_names), buckets["gap"], buckets["vol_regime"]
@@ -122,72 +139,81 @@ class Tokenizer:
 
     @property
     def sha256(self) -> str:
+        """Hash of its JSON form."""
         return sha256_of(canonical_json(self.to_json()))
 
     def to_json(self) -> dict[str, Any]:
+        """A JSON object that restores every bit."""
         return dict(codec.to_json(self))
 
     @classmethod
     def from_json(cls, value: dict[str, Any], where: object = None) -> Tokenizer:
-        if isinstance(value, dict) and (version := value.get("version")) != TOKENIZER_VERSION:
-            problem, fix = (
+        """The tokenizer from its `to_json`; `where` names its file in an error."""
+        version = value.get("version") if isinstance(value, dict) else TOKENIZER_VERSION
+        if version != TOKENIZER_VERSION:
+            raise DataError(
                 "a tokenizer of another version",
-                "build the corpus again with this version of vaiom",
+                where=where,
+                expected=TOKENIZER_VERSION,
+                got=version,
+                fix="build the corpus again with this version of vaiom",
             )
-            raise DataError(problem, where=where, expected=TOKENIZER_VERSION, got=version, fix=fix)
-        return decode(
-            cls, value, "not the state of a tokenizer", where=where, fix="build the corpus again"
-        )
+        problem = "not the state of a tokenizer"
+        return decode(cls, value, problem, where=where, fix="build the corpus again")
 
 
 def fit_on_train(
-    own_values: Callable[[str], fields.Columns],
+    own_values: Callable[[str], Columns],
     train_end: datetime,
-    timeframe: str,
-    classes: Mapping[str, str],
+    series: Mapping[str, Series],
     like: Tokenizer | None = None,
 ) -> Tokenizer:
     """Fit edges, shape and zero shares on Train events: unmasked row, valid own target, target time
     inside Train.
 
-    With `like`, edges and shape are reused. Each asset's values are requested more than once, so
-    that memory holds one asset and one quantity of all.
+    With `like`, edges and shape are reused. `own_values` gives the columns of a series. It is
+    called more than once for each, so that memory holds one series and one quantity of all.
     """
-    symbols = sorted(classes)
+    symbols = sorted(series)
     end = int(np.datetime64(train_end, "s").astype(np.int64))
 
-    def follows_in_train(asset: fields.Columns) -> Bools:
+    def follows_in_train(rows: Columns) -> Bools:
         """Rows, from the second on, that follow a readable row and lie in Train."""
-        return is_readable(asset["flags"][:-1]) & (asset["timestamp"][1:] < end)
+        return is_readable(rows["flags"][:-1]) & (rows["timestamp"][1:] < end)
 
     def pooled(name: str, bad: np.uint8 | int = 0) -> Floats:
         """The sorted finite values of a quantity in the targets of Train events of all assets."""
         parts = []
-        for asset in map(own_values, symbols):
-            chosen = follows_in_train(asset) & ~fields.has_flag(asset["flags"][1:], bad)
-            values = asset[name][1:][chosen]
+        for rows in map(own_values, symbols):
+            chosen = follows_in_train(rows) & ~fields.has_flag(rows["flags"][1:], bad)
+            values = rows[name][1:][chosen]
             parts.append(values[np.isfinite(values)])
-        values = np.concatenate(parts)
-        values.sort()
-        return values
+        pool = np.concatenate(parts)
+        pool.sort()
+        return pool
 
-    zero_share = []
-    for asset in map(own_values, symbols):
-        known = follows_in_train(asset) & has_return(asset)[1:]
-        num_zero = (known & (asset["log_ret"][1:] == 0)).sum()
-        zero_share.append(float(num_zero / max(1, known.sum())))
+    def zero_share(rows: Columns) -> float:
+        """The share of exact zeros among the known returns that follow Train rows."""
+        known = follows_in_train(rows) & has_return(rows)[1:]
+        num_zeros = (known & (rows["log_ret"][1:] == 0)).sum()
+        return float(num_zeros / max(1, known.sum()))
+
+    zero_shares = [zero_share(rows) for rows in map(own_values, symbols)]
     if like:
-        edges, shape = like.edges, like.return_shape
+        edges = like.edges
+        shape = like.return_shape
     else:
         return_edges, shape = fit_returns(pooled("ret_z", fields.BAD_RETURN))
-        gap_edges = fit_signed_edges(pooled("gap_z", fields.BAD_GAP))
-        regime_edges = fit_regime_edges(pooled("relative_log_vol"))
-        edges = {"return": return_edges, "gap": gap_edges, "vol_regime": regime_edges}
+        edges = {
+            "return": return_edges,
+            "gap": fit_signed_edges(pooled("gap_z", fields.BAD_GAP)),
+            "vol_regime": fit_regime_edges(pooled("relative_log_vol")),
+        }
     return Tokenizer(
         symbols=tuple(symbols),
-        classes=tuple(classes[symbol] for symbol in symbols),
-        timeframe=timeframe,
-        zero_share=tuple(zero_share),
+        classes=tuple(series[symbol].asset_class for symbol in symbols),
+        timeframe=series[symbols[0]].timeframe,
+        zero_share=tuple(zero_shares),
         edges=edges,
         return_shape=shape,
     )
@@ -198,11 +224,15 @@ def fit_returns(ordered: Floats, where: object = None) -> tuple[Edges, ReturnSha
     values.
     """
     edges = fit_signed_edges(ordered)
-    if len(edges) != fields.NUM_RETURN_BUCKETS + 1:
-        problem = "the Train returns are too coarse for the return buckets: some quantiles coincide"
-        expected, got = f"{fields.NUM_RETURN_BUCKETS} buckets", len(edges) - 1
-        fix = "bring in prices with more digits, or more history before the end of Train"
-        raise DataError(problem, where=where, expected=expected, got=got, fix=fix)
+    num_buckets = len(edges) - 1
+    if num_buckets != fields.NUM_RETURN_BUCKETS:
+        raise DataError(
+            "the Train returns are too coarse for the return buckets: some quantiles coincide",
+            where=where,
+            expected=f"{fields.NUM_RETURN_BUCKETS} buckets",
+            got=num_buckets,
+            fix="bring in prices with more digits, or more history before the end of Train",
+        )
     return edges, fit_shape(edges, ordered)
 
 
@@ -211,37 +241,36 @@ def fit_signed_edges(ordered: Floats) -> Edges:
     repeats collapse.
     """
     inner = min(np.abs(TAIL_CUTOFFS))
-    inside = ordered[ordered.searchsorted(-inner, "right") : ordered.searchsorted(inner)]
-    return np.unique(
-        np.concatenate([[-np.inf, np.inf], TAIL_CUTOFFS, _quantiles(inside, INTERIOR_QUANTILES)])
-    )
+    start = ordered.searchsorted(-inner, "right")
+    inside = ordered[start : ordered.searchsorted(inner)]
+    return _edges_at([*TAIL_CUTOFFS, *_quantiles(inside, INTERIOR_QUANTILES)])
 
 
 def fit_regime_edges(values: Floats) -> Edges:
     """Quantiles of all values, between the infinities."""
-    return np.unique(np.concatenate([[-np.inf, np.inf], _quantiles(values, REGIME_QUANTILES)]))
+    return _edges_at(_quantiles(values, REGIME_QUANTILES))
 
 
-def bucket_of(edges: Edges, values: Floats) -> npt.NDArray[np.uint8]:
-    """The j with edges[j-1] < value <= edges[j]; non-finite values get 0."""
-    return where(np.isfinite(values), edges[1:-1].searchsorted(values) + 1, 0).astype(np.uint8)
+def _edges_at(inner: list[float] | Floats) -> Edges:
+    return np.unique([-np.inf, *inner, np.inf])
 
 
 def _quantiles(values: Floats, levels: tuple[float, ...]) -> Floats:
     if not len(values):
-        problem = "Train holds no usable event to fit bucket edges on"
-        expected = "bars before the end of Train with at least 21 moving closes"
-        fix = (
-            "move the boundaries with --train-end (`vaiom run` chooses them itself), or bring "
-            "in a longer history"
+        raise DataError(
+            "Train holds no usable event to fit bucket edges on",
+            expected="bars before the end of Train with at least 21 moving closes",
+            fix="move the boundaries with --train-end (`vaiom run` chooses them itself), or bring "
+            "in a longer history",
         )
-        raise DataError(problem, expected=expected, fix=fix)
     return np.quantile(values, levels)
 
 
 def fit_shape(edges: Edges, values: Floats) -> ReturnShape:
     """Fit the knots of every bucket with two edges and the tails beyond the outermost."""
-    inner, ordered, levels = edges[1:-1], np.sort(values), np.arange(PIECES) / PIECES
+    inner = edges[1:-1]
+    ordered = np.sort(values)
+    levels = np.arange(PIECES) / PIECES
     # A bucket includes its upper edge, not its lower one.
     cuts = np.searchsorted(ordered, inner, side="right")
     knots = []
@@ -260,6 +289,11 @@ def fit_shape(edges: Edges, values: Floats) -> ReturnShape:
 
 
 def _fit_tail(excesses: Floats) -> Tail:
+    """A generalised Pareto tail by probability-weighted moments (Hosking and Wallis 1987).
+
+    With b0 the mean and b1 the mean of (1 - F(x)) x, the shape is 2 - b0 / (b0 - 2 b1), within
+    bounds. The scale keeps the mean, scale / (1 - shape).
+    """
     excesses = np.minimum(excesses, _MAX_EXCESS)
     count = len(excesses) + _PSEUDO_EXCESSES
     mean = (float(excesses.sum()) + _PSEUDO_EXCESSES * _PSEUDO_EXCESS) / count
@@ -267,8 +301,9 @@ def _fit_tail(excesses: Floats) -> Tail:
     if len(excesses) >= _MIN_EXCESSES:
         ordered = np.sort(excesses)
         above = 1 - (np.arange(len(ordered)) + 0.65) / len(ordered)  # their plotting positions
-        first, second = float(ordered.mean()), float((above * ordered).mean())
+        first = float(ordered.mean())
+        second = float((above * ordered).mean())
         if first > 2 * second:
-            shape = min(max(2 - first / (first - 2 * second), TAIL_SHAPES[0]), TAIL_SHAPES[1])
-    # The mean is kept for every shape: scale / (1 - shape).
+            lowest, highest = TAIL_SHAPES
+            shape = min(max(2 - first / (first - 2 * second), lowest), highest)
     return Tail(scale=mean * (1 - shape), shape=shape)

@@ -27,7 +27,7 @@ from vaiom.distribution.copula import correlation_of, pit_of, scores_of
 from vaiom.distribution.shape import Floats, Ints
 from vaiom.errors import DataError
 from vaiom.features.events import has_return
-from vaiom.features.fields import Columns
+from vaiom.features.typing import Columns
 from vaiom.files import read_json
 from vaiom.market.symbols import default_class
 

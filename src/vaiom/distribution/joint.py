@@ -22,7 +22,7 @@ from vaiom.distribution.copula import LEAST_TAIL, correlation_of, levels_of, pit
 from vaiom.distribution.portfolio import Estimate, Portfolio, finite_numbers
 from vaiom.distribution.shape import Floats
 from vaiom.errors import ConfigError
-from vaiom.features.recursions import MAX_LOG_MOVE
+from vaiom.features.quantities import MAX_LOG_MOVE
 
 DRAWS = 20_000
 """Draws behind a figure, unless another number is asked for."""

@@ -19,7 +19,6 @@ from vaiom.codec import to_json
 from vaiom.corpus.splits import TRAIN, VALIDATION
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.corpus.targets import DEFAULT_CONTEXT
-from vaiom.corpus.tokenizer import bucket_of
 from vaiom.distribution.shape import ReturnShape, Tail
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.evaluate import (
@@ -42,7 +41,7 @@ from vaiom.evaluation.scores import (
     score_events,
     write_events,
 )
-from vaiom.features.fields import NUM_RETURN_BUCKETS
+from vaiom.features.fields import NUM_RETURN_BUCKETS, bucket_of
 from vaiom.files import ensure_folder, sha256_of, write_json
 from vaiom.market.folder import read_parquet, readable_parquet
 from vaiom.market.formats.stamps import parse_stamps

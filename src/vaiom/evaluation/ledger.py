@@ -16,8 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from vaiom.codec import from_json, to_json
+from vaiom.corpus.manifest import LEDGER_NAME
 from vaiom.corpus.splits import SEALED
-from vaiom.corpus.store import LEDGER_NAME, Corpus
+from vaiom.corpus.store import Corpus
 from vaiom.errors import DataError
 
 NO_CHECKPOINT = ""

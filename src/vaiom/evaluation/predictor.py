@@ -22,7 +22,7 @@ from torch import Tensor
 from vaiom.baselines.base import Baseline, Floats, Rows, baseline, require_known
 from vaiom.baselines.store import fit_or_load, load_losses, losses_file, save_losses
 from vaiom.corpus.splits import BUFFER, SEALED, VALIDATION, SplitConfig
-from vaiom.corpus.store import Corpus, under_splits
+from vaiom.corpus.store import Corpus
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.evaluation.ledger import NO_CHECKPOINT, record_access
 from vaiom.evaluation.scores import event_bits
@@ -198,9 +198,7 @@ def seen_by(checkpoint: Checkpoint, corpus: Corpus) -> Corpus:
     """
     splits = SplitConfig.from_json(checkpoint.provenance.splits)
     return (
-        corpus
-        if splits == corpus.splits
-        else replace(under_splits(corpus, splits), path=corpus.path)
+        corpus if splits == corpus.splits else replace(corpus.with_splits(splits), path=corpus.path)
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vaiom.codec import decode, override, to_json
-from vaiom.corpus.store import read_manifest
+from vaiom.corpus.manifest import read_manifest
 from vaiom.distribution.dependence import Dependence
 from vaiom.errors import ConfigError, UserError
 from vaiom.evaluation.evaluate import Evaluation

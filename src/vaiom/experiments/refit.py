@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vaiom.corpus.splits import TRAIN, VALIDATION, SplitConfig
-from vaiom.corpus.store import Corpus, under_splits
+from vaiom.corpus.store import Corpus
 from vaiom.corpus.targets import HORIZONS
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.inference import PairedGain, paired_gain
@@ -125,7 +125,7 @@ def shifted_corpus(corpus: Corpus, until: datetime | None = None) -> Corpus:
     splits = SplitConfig(
         train_end=end - SELECTING, validation=(end - SELECTING, end), tests=(), seal=end
     )
-    return replace(under_splits(corpus, splits), path=corpus.path)
+    return replace(corpus.with_splits(splits), path=corpus.path)
 
 
 @dataclass(frozen=True, kw_only=True)

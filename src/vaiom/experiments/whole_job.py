@@ -14,8 +14,9 @@ from vaiom.baselines.base import Baseline, Predictor, baseline
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.lightgbm import LightGBM, TreeConfig
 from vaiom.baselines.store import losses_file
+from vaiom.corpus.manifest import MANIFEST_NAME
 from vaiom.corpus.splits import TRAIN, VALIDATION
-from vaiom.corpus.store import MANIFEST_NAME, Corpus, open_corpus
+from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.evaluation.evaluate import Evaluation, evaluate_run
 from vaiom.evaluation.predictor import ModelPredictor, score_baselines
 from vaiom.evaluation.scores import losses_of

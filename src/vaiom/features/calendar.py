@@ -1,104 +1,126 @@
-"""Clock fields of stored timestamps, as integers for DiscIn and sin/cos channels for ContIn, and
-the time between bars.
+"""Clock fields of stored timestamps, and the time between bars.
 
-They follow from the stored provider clock, so a corpus does not store them. Paper: Methods, "Input
-Representations".
+Enters: seconds of the stored provider clock since 1970. Leaves: integers for DiscIn, sin and cos
+channels for ContIn. They follow from the stamps, so a corpus does not store them. Paper: Methods,
+"Input Representations".
 """
 
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.market.sessions import DAY
+from vaiom.features.typing import Floats, Shorts, Singles
+from vaiom.market.sessions import DAY, HOUR, MINUTE
 
-# (name, number of steps in a cycle, value of the first step); order is that of both schemas.
-PERIODIC_FIELDS = (
-    ("month", 12, 1),
-    ("day_of_month", 31, 1),
-    ("day_of_week", 7, 0),
-    ("day_of_year", 366, 1),
-    ("hour", 24, 0),
-    ("minute", 60, 0),
-    ("second", 60, 0),
+
+class Period(NamedTuple):
+    """A clock field that comes around: its name, the steps of a cycle, the value of the first."""
+
+    name: str
+    num_steps: int
+    first: int
+
+
+PERIODS_OF_DATE = (
+    Period("month", 12, 1),
+    Period("day_of_month", 31, 1),
+    Period("day_of_week", 7, 0),
+    Period("day_of_year", 366, 1),
 )
+PERIODS_OF_TIME = (Period("hour", 24, 0), Period("minute", 60, 0), Period("second", 60, 0))
+PERIODIC_FIELDS = (*PERIODS_OF_DATE, *PERIODS_OF_TIME)
+"""In the order of both schemas."""
 MAX_YEARS_SINCE_2000 = 63
 LAST_SECOND = np.iinfo(np.uint32).max
 """The last storable second, early in 2106."""
 
 _EPOCH_WEEKDAY = 3  # 1970-01-01 was a Thursday; Monday is 0
-_OF_DAY = 3  # hour, minute, second; the fields before them belong to the day
 
 Seconds = npt.NDArray[np.integer]
 
 
-def calendar_fields(seconds: Seconds) -> npt.NDArray[np.int16]:
+class _Table(NamedTuple):
+    """The fields of every storable day, or of every second of a day: look-ups replace
+    arithmetic.
+    """
+
+    fields: Shorts
+    channels: Singles
+
+
+def calendar_fields(seconds: Seconds) -> Shorts:
     """(N, 8): years since 2000, month, day of month, day of week, day of year, hour, minute,
     second.
     """
     day, second = np.divmod(seconds, DAY)
-    return np.concatenate([_day_table()[0][day], _second_table()[0][second]], axis=1)
+    of_date = _date_table().fields[day]
+    of_time = _time_table().fields[second]
+    return np.concatenate([of_date, of_time], axis=1)
 
 
-def calendar_channels(seconds: Seconds, out: npt.NDArray[np.float32]) -> None:
+def calendar_channels(seconds: Seconds, out: Singles) -> None:
     """Fill `out` (N, 15) with the normalised year and the sin and cos of each periodic field."""
     day, second = np.divmod(seconds, DAY)
-    by_day, by_second = _day_table()[1], _second_table()[1]
+    by_date = _date_table().channels
+    by_time = _time_table().channels
+    num_of_date = by_date.shape[1]
     # Nothing is ever clipped; the mode skips the bounds check of every index.
-    out[:, : by_day.shape[1]] = by_day.take(day, axis=0, mode="clip")
-    out[:, by_day.shape[1] :] = by_second.take(second, axis=0, mode="clip")
+    out[:, :num_of_date] = by_date.take(day, axis=0, mode="clip")
+    out[:, num_of_date:] = by_time.take(second, axis=0, mode="clip")
 
 
-def log_waits(seconds: Seconds, step: int, last: int | None = None) -> npt.NDArray[np.float32]:
-    """ln of the bars of `step` seconds since the row before, for an asset's rows after `last`; 0 on
-    the first.
+def log_waits(seconds: Seconds, step: int, last: int | None = None) -> Singles:
+    """ln of the time since the row before, in bars, for the rows of one asset.
+
+    Parameters
+    ----------
+    seconds : (N,) stamps of the rows
+    step : seconds of a bar
+    last : the stamp before them; without it the first row has waited one bar
     """
     stamps = seconds.astype(np.int64)
-    before = np.concatenate([stamps[:1] - step if last is None else [last], stamps])[: len(stamps)]
-    return np.asarray(np.log((stamps - before) / step), np.float32)
-
-
-# Every storable day and every second of a day has a row in a table: look-ups replace the
-# arithmetic.
-Table = tuple[npt.NDArray[np.int16], npt.NDArray[np.float32]]
-"""Integer fields, and their channels."""
+    first = stamps[:1] - step if last is None else np.array([last])
+    before = np.concatenate([first, stamps])[: len(stamps)]
+    waits: Floats = np.log((stamps - before) / step)
+    return waits.astype(np.float32)
 
 
 @cache
-def _day_table() -> Table:
-    dates = np.arange(LAST_SECOND // DAY + 1).astype("datetime64[D]")
-    months, years = dates.astype("datetime64[M]"), dates.astype("datetime64[Y]")
+def _date_table() -> _Table:
+    days = np.arange(LAST_SECOND // DAY + 1)
+    dates = days.astype("datetime64[D]")
+    months = dates.astype("datetime64[M]")
+    years = dates.astype("datetime64[Y]")
+    years_since_2000 = years.astype(np.int64) - 30  # NumPy counts years from 1970
     columns = (
-        np.clip(
-            years.astype(np.int64) - 30, 0, MAX_YEARS_SINCE_2000
-        ),  # NumPy counts years from 1970
+        np.clip(years_since_2000, 0, MAX_YEARS_SINCE_2000),
         months.astype(np.int64) % 12 + 1,
         (dates - months).astype(np.int64) + 1,
-        (dates.astype(np.int64) + _EPOCH_WEEKDAY) % 7,
+        (days + _EPOCH_WEEKDAY) % 7,
         (dates - years).astype(np.int64) + 1,
     )
     fields = np.stack(columns, axis=1).astype(np.int16)
-    waves = _waves(fields[:, 1:], PERIODIC_FIELDS[:-_OF_DAY])
-    return fields, np.concatenate([fields[:, :1] / MAX_YEARS_SINCE_2000, waves], axis=1).astype(
-        np.float32
-    )
+    year = fields[:, :1] / MAX_YEARS_SINCE_2000
+    waves = _waves(fields[:, 1:], PERIODS_OF_DATE)
+    return _Table(fields, np.concatenate([year, waves], axis=1).astype(np.float32))
 
 
 @cache
-def _second_table() -> Table:
+def _time_table() -> _Table:
     second = np.arange(DAY)
-    fields = np.stack([second // 3600, second // 60 % 60, second % 60], axis=1).astype(np.int16)
-    return fields, _waves(fields, PERIODIC_FIELDS[-_OF_DAY:]).astype(np.float32)
+    columns = (second // HOUR, second // MINUTE % 60, second % MINUTE)
+    fields = np.stack(columns, axis=1).astype(np.int16)
+    return _Table(fields, _waves(fields, PERIODS_OF_TIME).astype(np.float32))
 
 
-def _waves(
-    fields: npt.NDArray[np.int16], periods: tuple[tuple[str, int, int], ...]
-) -> npt.NDArray[np.float64]:
+def _waves(fields: Shorts, periods: tuple[Period, ...]) -> Floats:
     """sin and cos of each column, once around per period."""
     columns = []
-    for column, (_, steps, first) in enumerate(periods):
-        angle = 2 * np.pi * (fields[:, column] - first) / steps
+    for column, period in enumerate(periods):
+        angle = 2 * np.pi * (fields[:, column] - period.first) / period.num_steps
         columns += [np.sin(angle), np.cos(angle)]
     return np.stack(columns, axis=1)

@@ -21,7 +21,7 @@ import polars as pl
 from vaiom.errors import ConfigError, DataError
 from vaiom.features.calendar import LAST_SECOND
 from vaiom.features.fields import MIN_CLEAN_RETURNS
-from vaiom.features.recursions import Bars
+from vaiom.features.quantities import BarArrays
 from vaiom.forecast.frames import as_polars
 from vaiom.market import folder
 from vaiom.market.folder import NUMBER_COLUMNS, PRICE_COLUMNS, check_symbol, infer_timeframe
@@ -113,7 +113,7 @@ def resample_if_finer(
     return coarse, end if missing >= whole / 10 else None
 
 
-def parse_bar(bar: Mapping[str, Any], symbol: str) -> Bars:
+def parse_bar(bar: Mapping[str, Any], symbol: str) -> BarArrays:
     """One bar as NumPy numbers. Names may have any case; High, Low and Volume may be missing."""
     where = f"a bar of {check_symbol(symbol)}"
     values = {str(name).lower(): value for name, value in bar.items()}
@@ -128,7 +128,7 @@ def parse_bar(bar: Mapping[str, Any], symbol: str) -> Bars:
         _parse_number(values.get(name.lower()), f"{where}, {name}", infinite=name == "Volume")
         for name in NUMBER_COLUMNS
     ]
-    return Bars(np.int64(seconds), *numbers)  # type: ignore[arg-type]
+    return BarArrays(np.int64(seconds), *numbers)  # type: ignore[arg-type]
 
 
 def _parse_stamp(stamp: Any, where: str) -> int:

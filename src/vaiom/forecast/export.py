@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from vaiom.codec import to_json
 from vaiom.corpus.splits import TRAIN, VALIDATION, SplitConfig
-from vaiom.corpus.store import Corpus, open_corpus, under_splits
+from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import EXTRAS, ConfigError, DataError, UserError, VaiomError, require_installed
 from vaiom.files import write_bytes
 from vaiom.forecast.backend import TOLERANCE, Events, Meta, random_windows
@@ -143,7 +143,7 @@ def corpus_windows(corpus: Corpus, checkpoint: Checkpoint) -> list[tuple[Events,
     config = checkpoint.config
     origin = checkpoint.provenance
     if origin.purpose == USE:
-        corpus = under_splits(corpus, SplitConfig.from_json(origin.splits))
+        corpus = corpus.with_splits(SplitConfig.from_json(origin.splits))
     if corpus.tokenizer.sha256 != checkpoint.tokenizer.sha256:
         fix = "name the corpus that it was trained on, or leave --corpus out"
         problem = "the corpus has another tokenizer than the model"

@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import polars as pl
 
-from vaiom.corpus.rows import Columns, RowMaker, bars_of, meta_of
 from vaiom.corpus.targets import TargetFit, fit_of_next_bar
 from vaiom.distribution.dependence import Dependence
 from vaiom.distribution.joint import JointDistribution
 from vaiom.distribution.paths import ReturnPaths, sample_paths
 from vaiom.distribution.returns import SHOWN_LEVELS, ReturnDistribution
 from vaiom.errors import ConfigError, require_installed
-from vaiom.features.fields import UNKNOWN_ASSET, cross_columns, inputs_of
+from vaiom.features.cross import cross_columns
+from vaiom.features.fields import UNKNOWN_ASSET
+from vaiom.features.inputs import inputs_of
+from vaiom.features.rows import BarFeatures, RowColumns, bars_of
 from vaiom.forecast.backend import BATCH, Backend, Meta, Probabilities
 from vaiom.forecast.bars import MIN_BARS, moment_of, moment_or_now, prepare_bars
 from vaiom.forecast.cautions import clock_notes, mask_notes, unknown_asset_note
@@ -81,13 +83,14 @@ class Forecaster:
         self.dependence = dependence
         self.tokenizer = card.tokenizer
         self.config = card.config
-        self.rows = RowMaker(card.config.input_fields, card.tokenizer)
+        edges = card.tokenizer.edges
+        self.rows = BarFeatures(card.config.input_fields, edges, card.tokenizer.timeframe)
         self.timeframe: timedelta = timeframe_of(card.tokenizer.timeframe)
         self.context = card.config.context
         self.symbols = card.tokenizer.symbols
-        self.reads_other_assets = self.rows.cross
+        self.reads_other_assets = self.rows.reads_others
         self.reads = self.symbols if self.reads_other_assets else ()
-        self._metas = {symbol: meta_of(card.tokenizer, symbol) for symbol in self.symbols}
+        self._metas = {symbol: card.tokenizer.meta(symbol) for symbol in self.symbols}
         next_bar = fit_of_next_bar(card.tokenizer)
         longer = backend.horizons.fitted.fits if backend.horizons else ()
         self._targets = {target.bars: target for target in (next_bar, *longer)}
@@ -245,7 +248,7 @@ class Forecaster:
             )
         return histories if symbol is None else histories[symbol]
 
-    def _absent(self, assets: Mapping[str, Columns], symbol: str) -> Bools:
+    def _absent(self, assets: Mapping[str, RowColumns], symbol: str) -> Bools:
         """(bars, assets that the model reads): True if without a bar at the asset's stamp."""
         stamps = assets[symbol]["timestamp"]
         absent = np.ones((len(stamps), len(self.reads)), bool)
@@ -287,7 +290,7 @@ class Forecaster:
 
     def meta(self, symbol: str) -> Meta:
         """(3,) metadata of an asset: asset id, class id, timeframe id."""
-        return self._metas[symbol] if symbol in self._metas else meta_of(self.tokenizer, symbol)
+        return self._metas[symbol] if symbol in self._metas else self.tokenizer.meta(symbol)
 
     def online(self) -> OnlineForecaster:
         """A forecaster for live bars; give it the bars so far with `extend_many`."""
@@ -389,7 +392,7 @@ class Forecaster:
             notes=tuple(notes),
         )
 
-    def _rows_of(self, bars: Any, symbol: str | None) -> dict[str, Columns]:
+    def _rows_of(self, bars: Any, symbol: str | None) -> dict[str, RowColumns]:
         """The rows of whole histories by symbol; only of one asset if no other is read."""
         if not isinstance(bars, Mapping):
             if symbol is None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vaiom.corpus.rows import Columns
 from vaiom.distribution.buckets import BucketDistribution
 from vaiom.distribution.dependence import (
     Dependence,
@@ -22,7 +21,8 @@ from vaiom.distribution.dependence import (
 from vaiom.distribution.joint import JointDistribution
 from vaiom.distribution.returns import ReturnDistribution, notes_of
 from vaiom.errors import ConfigError, DataError, require_installed
-from vaiom.features.fields import inputs_of
+from vaiom.features.inputs import inputs_of
+from vaiom.features.rows import RowColumns
 
 if TYPE_CHECKING:
     from vaiom.forecast.forecaster import Forecaster
@@ -44,8 +44,8 @@ def fitted_dependence(forecaster: Forecaster) -> Dependence:
 
 
 def forecast_rows(
-    forecaster: Forecaster, symbol: str, rows: Columns, number: int
-) -> tuple[BucketDistribution, Columns]:
+    forecaster: Forecaster, symbol: str, rows: RowColumns, number: int
+) -> tuple[BucketDistribution, RowColumns]:
     """The forecasts after each of the last `number` rows of an asset, and these rows.
 
     The rows should begin a context before them: then each forecast sees what `predict` does.
@@ -58,7 +58,9 @@ def forecast_rows(
     return BucketDistribution(probs=probs, sigma=last["sigma20"], shape=shape), last
 
 
-def score_last_rows(forecaster: Forecaster, symbol: str, rows: Columns, number: int) -> ScoreSeries:
+def score_last_rows(
+    forecaster: Forecaster, symbol: str, rows: RowColumns, number: int
+) -> ScoreSeries:
     """Scores and scales of an asset's last `number` rows, by the forecasts before them."""
     newest = {name: column[-(number + forecaster.context) :] for name, column in rows.items()}
     dists, last = forecast_rows(forecaster, symbol, newest, number + 1)

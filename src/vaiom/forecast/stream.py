@@ -18,14 +18,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.corpus.rows import Columns, bars_of
 from vaiom.distribution.buckets import BucketDistribution
 from vaiom.distribution.dependence import ScoreSeries
 from vaiom.distribution.joint import JointDistribution
 from vaiom.distribution.returns import ReturnDistribution
 from vaiom.errors import DataError
-from vaiom.features.fields import CROSS_FIELDS, inputs_of, read_others
-from vaiom.features.recursions import AssetState, Bars
+from vaiom.features.asset_state import AssetState
+from vaiom.features.cross import read_others
+from vaiom.features.fields import CROSS_FIELDS
+from vaiom.features.inputs import inputs_of
+from vaiom.features.quantities import BarArrays
+from vaiom.features.rows import RowColumns, bars_of
 from vaiom.forecast.bars import (
     MIN_BARS,
     moment_of,
@@ -54,9 +57,9 @@ class AssetStream:
     """All rows of one asset, and the state of its recursions after the last bar."""
 
     recursion: AssetState
-    columns: Columns
+    columns: RowColumns
     """(bars,) each: what follows from the asset's own bars."""
-    buffer: Columns = field(default_factory=dict)
+    buffer: RowColumns = field(default_factory=dict)
     """What `columns` are the beginning of; unused rows have the stamp 0."""
     cross: npt.NDArray[np.float16] | None = None
     """(fields, rows): what the rows from `cross_start` on read of other assets."""
@@ -79,7 +82,7 @@ class AssetStream:
         """The stamp of the last bar."""
         return moment_of(self.seconds)
 
-    def extended(self, recursion: AssetState, new: Columns) -> AssetStream:
+    def extended(self, recursion: AssetState, new: RowColumns) -> AssetStream:
         """The stream after more bars, whose rows are `new`; this one stays as it is."""
         start = self.num_bars
         stop = start + len(new["timestamp"])
@@ -97,7 +100,7 @@ class AssetStream:
         caches = list(self.caches)
         return replace(self, recursion=recursion, columns=columns, buffer=buffer, caches=caches)
 
-    def rows(self, number: int, *, before: int = 0) -> Columns:
+    def rows(self, number: int, *, before: int = 0) -> RowColumns:
         """At most `number` rows that end `before` rows before the last, with cross fields."""
         stop = self.num_bars - before
         start = max(0, stop - number)
@@ -177,7 +180,7 @@ class OnlineForecaster:
         self.take(checked)
         return {symbol: len(each.seconds) for symbol, each in checked.items()}
 
-    def take(self, bars: Mapping[str, Bars]) -> None:
+    def take(self, bars: Mapping[str, BarArrays]) -> None:
         """Take checked bars that follow an asset's last: arrays, or the scalars of one bar; of all
         assets or of none.
         """
@@ -240,7 +243,7 @@ class OnlineForecaster:
         series = {each: self._last_series(each, fit.memory) for each in ready}
         return join(dists, dependence_after(fit, series))
 
-    def past(self, symbol: str, number: int) -> tuple[BucketDistribution, Columns]:
+    def past(self, symbol: str, number: int) -> tuple[BucketDistribution, RowColumns]:
         """The forecasts after each of an asset's last `number` rows, and these rows."""
         self._read_others([symbol])
         rows = self.streams[symbol].rows(number + self.forecaster.context - 1)
@@ -311,7 +314,7 @@ class OnlineForecaster:
                 stale[symbol] = int(min(stale.get(symbol, since), since))
         return stale
 
-    def _columns(self) -> dict[str, Columns]:
+    def _columns(self) -> dict[str, RowColumns]:
         return {symbol: stream.columns for symbol, stream in self.streams.items()}
 
     def _read_others(self, symbols: Sequence[str]) -> None:

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from vaiom.corpus.rows import Columns
 from vaiom.distribution.buckets import BucketDistribution
 from vaiom.distribution.returns import ReturnDistribution
 from vaiom.distribution.shape import Floats, Ints
 from vaiom.errors import DataError
 from vaiom.features.fields import ANY_MASK, has_flag, timestamps_of
+from vaiom.features.rows import RowColumns
 from vaiom.forecast.bars import MIN_BARS
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Window:
     """The last rows of one asset: the inputs of a forecast."""
 
     symbol: str
-    columns: Columns
+    columns: RowColumns
     """(rows,) each, oldest first; those before the last context of a model play no part."""
     missing_assets: tuple[str, ...] = ()
     """Assets that the model reads and that have no bar at the last stamp."""
@@ -61,7 +61,7 @@ class History(Sequence[ReturnDistribution]):
 
     forecaster: Forecaster
     symbol: str
-    rows: Columns
+    rows: RowColumns
     """(bars,) each; no forecast was made after the first ones."""
     probs: Floats
     """(n, 16) probabilities of the return buckets."""
@@ -78,7 +78,7 @@ class History(Sequence[ReturnDistribution]):
         return f"<History {self.symbol}, {len(self):,} forecasts{span}>"
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> RowColumns:
         """(n,) each: the rows after which the forecasts were made."""
         first = len(self.rows["timestamp"]) - len(self)
         return {name: column[first:] for name, column in self.rows.items()}
@@ -144,7 +144,7 @@ class History(Sequence[ReturnDistribution]):
 
 
 def cut_window(
-    assets: Mapping[str, Columns], reads: Sequence[str], symbol: str, context: int
+    assets: Mapping[str, RowColumns], reads: Sequence[str], symbol: str, context: int
 ) -> Window:
     """The last `context` rows of an asset, for a model that `reads` these assets beside it."""
     columns = {name: column[-context:] for name, column in assets[symbol].items()}
@@ -153,7 +153,7 @@ def cut_window(
 
 
 def find_missing(
-    assets: Mapping[str, Columns], reads: Sequence[str], symbol: str
+    assets: Mapping[str, RowColumns], reads: Sequence[str], symbol: str
 ) -> tuple[str, ...]:
     """Those of the assets that a model `reads` which have no bar at the last stamp of an asset."""
     stamp = assets[symbol]["timestamp"].item(-1)

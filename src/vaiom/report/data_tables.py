@@ -16,7 +16,8 @@ from vaiom import __version__
 from vaiom.report.tables import NOTHING, Column, Table, count, facts, moment, percent2, prose, text
 
 if TYPE_CHECKING:
-    from vaiom.corpus.store import Corpus, SplitQuality
+    from vaiom.corpus.split_quality import SplitQuality
+    from vaiom.corpus.store import Corpus
     from vaiom.evaluation.ledger import TestAccess
     from vaiom.market.check import QualityReport
     from vaiom.report.contents import RunContents
@@ -128,19 +129,19 @@ def corpus_tables(corpus: Corpus) -> list[Table]:
 
 def _assets(corpus: Corpus) -> Table:
     """Rows and events of each asset, and of all."""
-    from vaiom.corpus.store import count_events
+    from vaiom.corpus.split_quality import count_events
 
     manifest = corpus.manifest
     events = count_events(corpus)
     rows = []
-    for symbol, asset in manifest["assets"].items():
+    for symbol, asset in manifest["series"].items():
         bars = [asset["class"], moment(asset["first"]), moment(asset["last"]), asset["rows"]]
         rows.append([symbol, *bars, *(counts[symbol] for counts in events.values())])
     totals = [sum(counts.values()) for counts in events.values()]
     rows.append(["all", "", "", "", manifest["rows"], *totals])
     columns = [Column(name) for name in ("asset", "class", "first bar", "last bar")]
     columns += [Column(name, count) for name in ("rows", *events)]
-    bars_of = f"{manifest['timeframe']} bars, events with 512 bars of context"
+    bars_of = f"{corpus.tokenizer.timeframe} bars, events with 512 bars of context"
     return Table(f"Corpus {corpus.path}: {bars_of}", columns, rows)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from vaiom.codec import to_json
-from vaiom.corpus.store import split_quality
+from vaiom.corpus.split_quality import split_quality
 from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.inference import LEVEL
 from vaiom.experiments.package import read_origin

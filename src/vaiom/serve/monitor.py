@@ -22,7 +22,8 @@ from vaiom.baselines.base import smooth
 from vaiom.distribution.buckets import BucketDistribution
 from vaiom.evaluation.scores import Buckets, event_bits
 from vaiom.features.events import is_event
-from vaiom.features.fields import INVALID, Columns
+from vaiom.features.fields import INVALID
+from vaiom.features.typing import Columns
 from vaiom.forecast.bars import moment_of
 from vaiom.model.config import class_of
 from vaiom.serve.follow import FeedHealth

@@ -23,14 +23,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from vaiom.corpus.rows import Columns
 from vaiom.distribution.buckets import BucketDistribution
 from vaiom.distribution.joint import JointDistribution
 from vaiom.distribution.returns import ReturnDistribution, stack, to_dicts
 from vaiom.errors import DataError, UserError
 from vaiom.features.events import is_event
 from vaiom.features.fields import MASK_BITS
-from vaiom.features.recursions import Bars
+from vaiom.features.quantities import BarArrays
+from vaiom.features.rows import RowColumns
 from vaiom.forecast.bars import CLOCK_ALLOWANCE, MIN_BARS, seconds_of, utc_now, wrong_timeframe
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import ForecastLedger, Settlement
@@ -257,7 +257,7 @@ class LiveAssets:
 
     # Forecasts of the past.
 
-    def past_forecasts(self, symbol: str) -> tuple[BucketDistribution, Columns]:
+    def past_forecasts(self, symbol: str) -> tuple[BucketDistribution, RowColumns]:
         """The forecasts before each of the last bars that a folder brought, and their rows; one
         more of each, which is for the bar to come. It may run in any thread.
         """
@@ -265,7 +265,7 @@ class LiveAssets:
         number = min(self.backfill, online.streams[symbol].num_bars - MIN_BARS)
         return online.past(symbol, max(number, 0) + 1)
 
-    def settle_past(self, symbol: str, dists: BucketDistribution, rows: Columns) -> None:
+    def settle_past(self, symbol: str, dists: BucketDistribution, rows: RowColumns) -> None:
         """Store the scores of an asset's replayed forecasts, unless its bars were removed since."""
         if symbol not in self.replays:
             return
@@ -371,7 +371,7 @@ class LiveAssets:
                 fix="choose another --state for this model",
             )
 
-    def _restore(self, symbol: str, bars: Bars) -> None:
+    def _restore(self, symbol: str, bars: BarArrays) -> None:
         """Compute what belongs to an asset from its stored bars and settled forecasts."""
         self.online.take({symbol: bars})
         last = self.store.last_bars(symbol, self.forecaster.context)
@@ -398,7 +398,7 @@ class LiveAssets:
                 self.push(symbol, _rows_of(newer))
 
     def _report_revisions(
-        self, symbol: str, stored: Bars, frame: pl.DataFrame, folder: Path | None
+        self, symbol: str, stored: BarArrays, frame: pl.DataFrame, folder: Path | None
     ) -> None:
         """Warn where a folder has other prices than those that are stored, which stay."""
         seconds = frame["Datetime"].dt.epoch("s").to_numpy()
@@ -578,14 +578,14 @@ def _rows_of(frame: pl.DataFrame) -> list[BarRow]:
     return [*map(BarRow._make, frame.select("Datetime", *NUMBER_COLUMNS).iter_rows())]
 
 
-def _features_of(bars: Sequence[BarRow]) -> Bars:
+def _features_of(bars: Sequence[BarRow]) -> BarArrays:
     """Bars as the recursions take them: one as scalars, which is ten times faster, several as
     arrays.
     """
     if len(bars) == 1:
         [(stamp, *numbers)] = bars
         scalars = [np.float64(math.nan if each is None else each) for each in numbers]
-        return Bars(np.int64(seconds_of(stamp)), *scalars)  # type: ignore[arg-type]
+        return BarArrays(np.int64(seconds_of(stamp)), *scalars)  # type: ignore[arg-type]
     stamps, *columns = zip(*bars, strict=True)
     seconds = np.array([seconds_of(stamp) for stamp in stamps], np.int64)
-    return Bars(seconds, *(np.array(column, np.float64) for column in columns))
+    return BarArrays(seconds, *(np.array(column, np.float64) for column in columns))

@@ -23,7 +23,7 @@ import polars as pl
 
 from vaiom.errors import ConfigError, DataError
 from vaiom.features.calendar import LAST_SECOND
-from vaiom.features.recursions import Bars
+from vaiom.features.quantities import BarArrays
 from vaiom.files import FolderInUseError, ensure_folder, flush, hold_folder
 from vaiom.forecast.bars import moment_of, seconds_of
 from vaiom.market.folder import NUMBER_COLUMNS
@@ -201,7 +201,7 @@ class Store:
         """The assets that have bars."""
         return [symbol for (symbol,) in self._rows("SELECT DISTINCT symbol FROM bars")]
 
-    def bars(self, symbol: str) -> Bars:
+    def bars(self, symbol: str) -> BarArrays:
         """All bars of an asset, oldest first."""
         rows = self._rows(f"SELECT {_BAR} FROM bars WHERE symbol = ? ORDER BY stamp", symbol)
         with self._reading(f"the bars of {symbol}"):
@@ -209,7 +209,7 @@ class Store:
             seconds, *numbers = np.array(rows, np.float64).T.copy()
             if seconds[0] < 0 or seconds[-1] > LAST_SECOND:
                 raise ValueError("a stamp before 1970 or after 2106")
-            return Bars(seconds.astype(np.int64), *numbers)
+            return BarArrays(seconds.astype(np.int64), *numbers)
 
     def last_bars(self, symbol: str, number: int) -> list[BarRow]:
         """The last bars of an asset, oldest first."""

@@ -22,9 +22,8 @@ from torch import Tensor
 
 from vaiom.corpus.splits import TRAIN
 from vaiom.corpus.store import Corpus
-from vaiom.corpus.tokenizer import bucket_of
 from vaiom.errors import DataError
-from vaiom.features.fields import MIN_PROBABILITY, NUM_RETURN_BUCKETS, SIGNED_FIELDS
+from vaiom.features.fields import MIN_PROBABILITY, NUM_RETURN_BUCKETS, SIGNED_FIELDS, bucket_of
 from vaiom.files import Progress
 from vaiom.model.config import ModelConfig
 from vaiom.model.heads import class_ids, return_log_probs
