@@ -1,19 +1,15 @@
-"""`vaiom baselines`, `evaluate`, `score`, `report`, `audit`: how good a run is, and why that can be
-trusted.
-"""
+"""`vaiom baselines`, `evaluate`, `score`, `report`, `audit`: how good a run is, with proofs."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import vaiom
 from vaiom.auditing.proof import QUICK_BASELINES, AuditConfig
-from vaiom.cli import console
-from vaiom.cli.console import Answer, answers
+from vaiom.cli.console import Answer, answers, note, progress_bar
 from vaiom.cli.options import (
     CorpusPath,
     Device,
@@ -30,14 +26,17 @@ from vaiom.report.tables import Column, Table, bits, count, facts, prose, signed
 from vaiom.run import Run, find_run
 
 if TYPE_CHECKING:
+    from vaiom.auditing.proof import Proof
     from vaiom.evaluation.evaluate import Evaluation
 
-_WIDTH, _NARROW = 80, 5  # of a screen in characters, and of the short headline table in columns
+SCREEN_WIDTH = 80
+"""Sentences and the short tables fit into it."""
+HEADLINE_COLUMNS = 5
 Baselines = Annotated[
     Path | None, option("Folder of `vaiom baselines`; by default, three quick ones.")
 ]
 Context = Annotated[int, option("Rows of history that an event must have; a run has its own.")]
-CUTS, RARE_CUTS, QUICK = AuditConfig.cuts, AuditConfig.rare_cuts, ",".join(QUICK_BASELINES)
+QUICK = ",".join(QUICK_BASELINES)
 
 
 @answers
@@ -55,44 +54,43 @@ def baselines(
     from vaiom.baselines.base import BASELINES, require_known, usual_baselines
     from vaiom.evaluation.predictor import score_baselines
 
-    names = require_known(
-        [name.strip() for name in only.split(",")] if only is not None else usual_baselines()
-    )
-    if skipped := ",".join(name for name in BASELINES if only is None and name not in names):
-        console.note(
-            f"No GPU here, so these are left out: {skipped}; --only {skipped} trains them all the "
-            f"same."
-        )
+    if only is None:
+        names = usual_baselines()
+        skipped = ",".join(name for name in BASELINES if name not in names)
+        if skipped:
+            note(
+                f"No GPU here, so these are left out: {skipped}; --only {skipped} trains them all "
+                "the same."
+            )
+    else:
+        names = require_known([name.strip() for name in only.split(",")])
     opened = vaiom.open_corpus(corpus)
-    opened = opened if horizon == 1 else opened.with_target(horizon)
+    if horizon > 1:
+        opened = opened.with_target(horizon)
     splits = [split]
     if run:
         from vaiom.model.checkpoint import load_model
 
-        context, splits = (
-            load_model(run).config.history,
-            Run(find_run(run)).evaluated_splits() or splits,
-        )
+        context = load_model(run).config.history
+        splits = Run(find_run(run)).evaluated_splits() or splits
     columns = [Column("baseline"), Column("bits/event", bits), Column("behind best", signed)]
-    results, tables = {}, []
+    results = {}
+    tables = []
     for name in splits:
-        opens = (
-            unseal if name == unseal or not run else None
-        )  # of a run's splits, one may be sealed
-        scores = score_baselines(
-            opened, names, out, name, context, console.progress_bar, unseal=opens
-        )
-        events = len(opened.endpoints(name, context, unseal=unseal is not None))
-        rows = [
-            [baseline, value, value - min(scores.values())] for baseline, value in scores.items()
-        ]
-        results[name] = {"split": name, "events": events, "bits": scores}
-        tables.append(Table(f"{name}: {events:,} events, fitted on Train alone", columns, rows))
-    result = results[split if split in results else splits[0]]
+        # Of a run's splits, one may be sealed.
+        key = unseal if not run or name == unseal else None
+        scores = score_baselines(opened, names, out, name, context, progress_bar, unseal=key)
+        num_events = len(opened.endpoints(name, context, unseal=unseal is not None))
+        best = min(scores.values())
+        rows = [[baseline, value, value - best] for baseline, value in scores.items()]
+        caption = f"{name}: {num_events:,} events, fitted on Train alone"
+        tables.append(Table(caption, columns, rows))
+        results[name] = {"split": name, "events": num_events, "bits": scores}
+    answer = dict(results.get(split, results[splits[0]]))
+    if run:
+        answer["splits"] = results
     notes = [f"\nFits and per-event losses are in {out}."]
-    return Answer(
-        json={**result, **({"splits": results} if run else {})}, shown=tables, notes=notes
-    )
+    return Answer(json=answer, shown=tables, notes=notes)
 
 
 @answers
@@ -115,19 +113,21 @@ def evaluate(
     from vaiom.evaluation.evaluate import evaluate_run
 
     opened = vaiom.open_corpus(corpus or Run(run).corpus_path())
-    options: dict[str, Any] = {
-        "baselines": baselines,
-        "other_seeds": seed_run or [],
-        "unseal": unseal,
-        "out": out,
-    }
-    with console.progress_bar(f"scoring {split}") as progress:
-        evaluation = evaluate_run(run, opened, split, **options, device=device, progress=progress)
+    with progress_bar(f"scoring {split}") as progress:
+        evaluation = evaluate_run(
+            run,
+            opened,
+            split,
+            baselines=baselines,
+            other_seeds=seed_run or [],
+            unseal=unseal,
+            out=out,
+            device=device,
+            progress=progress,
+        )
     model = f"{evaluation.experiment}, seed {evaluation.seed}, step {evaluation.step:,}"
-    where = (
-        f"Everything else is in {Run(out or run).evaluation(split)}, the loss of each event "
-        f"beside it."
-    )
+    file = Run(out or run).evaluation(split)
+    where = f"Everything else is in {file}, the loss of each event beside it."
     return _describe(evaluation, opened, [model], where, every=every)
 
 
@@ -149,21 +149,25 @@ def score(
     """Score forecasts of any origin (probabilities, quantiles or samples) on the same events as a
     model.
     """
-    opened, name = vaiom.open_corpus(corpus), name or forecasts.name.partition(".")[0]
-    options: dict[str, Any] = {
-        "against": against,
-        "baselines": baselines,
-        "context": context,
-        "unseal": unseal,
-    }
-    evaluation = vaiom.score(forecasts, opened, split, name=name, save=save, **options)
-    stored = (
-        [f"Kept in {Run(against).forecasts / name}: vaiom report {against}"]
-        if save and against
-        else []
+    opened = vaiom.open_corpus(corpus)
+    name = name or forecasts.name.partition(".")[0]
+    evaluation = vaiom.score(
+        forecasts,
+        opened,
+        split,
+        name=name,
+        save=save,
+        against=against,
+        baselines=baselines,
+        context=context,
+        unseal=unseal,
     )
-    told = f"Calibration and risk are of the buckets made from these {evaluation.form}."
-    about = [told] if evaluation.form != "probabilities" else []
+    stored = []
+    if save and against:
+        stored = [f"Kept in {Run(against).forecasts / name}: vaiom report {against}"]
+    about = []
+    if evaluation.form != "probabilities":
+        about = [f"Calibration and risk are of the buckets made from these {evaluation.form}."]
     return _describe(evaluation, opened, about, *stored, name=name, every=every)
 
 
@@ -175,38 +179,41 @@ def _describe(
     name: str | None = None,
     every: bool,
 ) -> Answer:
-    """An evaluation of the model, or of forecasts with a `name`, as sentences, tables and notes."""
+    """An evaluation of the model, or of forecasts with a `name`, as sentences, tables and notes.
+
+    Without `every` it is what a first look needs, in 80 columns.
+    """
     from vaiom.report.contents import period_of
     from vaiom.report.results import tables_of
     from vaiom.report.verdict import describe, describe_states, notes_of
 
-    tables, caveats = (
-        tables_of(evaluation, evaluation.split, name or "model"),
-        ["", *notes_of(evaluation)],
-    )
-    caveats += [describe_states(evaluation.mixture)] if evaluation.mixture else []
-    if evaluation.looks is not None:
-        times = (
-            "once, now" if evaluation.looks == 1 else f"{evaluation.looks} times, this one included"
-        )
-        caveats.append(f"This split of this corpus was looked at {times}.")
+    split = evaluation.split
+    tables = tables_of(evaluation, split, name or "model")
     if every:
-        wide = ("calibration_by", "all_tests")
-        shown = [table for part in tables if part not in wide for table in tables[part]] + tables[
-            "all_tests"
-        ]
-    else:  # what a first look needs, in 80 columns
-        top, *_ = tables["headline"]
-        shown = [
-            replace(top, columns=top.columns[:_NARROW], rows=[row[:_NARROW] for row in top.rows])
-        ]
-        shown += tables["calibration"][:1]
-    verdict = describe(evaluation, period_of(corpus.splits, evaluation.split), name or "the model")
-    wrapped = partial(
-        fill, width=_WIDTH, break_long_words=False, break_on_hyphens=False
-    )  # paths stay whole
-    first, *rest = map(wrapped, (verdict, *caveats, "", *notes))
-    return Answer(json=asdict(evaluation), shown=[first, *about, *shown], notes=rest)
+        last = ("calibration_by", "all_tests")
+        shown = [table for part in tables if part not in last for table in tables[part]]
+        shown += tables["all_tests"]
+    else:
+        top = tables["headline"][0]
+        columns = top.columns[:HEADLINE_COLUMNS]
+        rows = [row[:HEADLINE_COLUMNS] for row in top.rows]
+        shown = [replace(top, columns=columns, rows=rows), *tables["calibration"][:1]]
+    caveats = notes_of(evaluation)
+    if evaluation.mixture:
+        caveats = [*caveats, describe_states(evaluation.mixture)]
+    if evaluation.looks is not None:
+        times = f"{evaluation.looks} times, this one included"
+        if evaluation.looks == 1:
+            times = "once, now"
+        caveats = [*caveats, f"This split of this corpus was looked at {times}."]
+    verdict = describe(evaluation, period_of(corpus.splits, split), name or "the model")
+    sentences = [_wrap(text) for text in ("", *caveats, "", *notes)]
+    return Answer(json=asdict(evaluation), shown=[_wrap(verdict), *about, *shown], notes=sentences)
+
+
+def _wrap(text: str) -> str:
+    """A text in lines that fit a screen; paths stay whole."""
+    return fill(text, width=SCREEN_WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 @answers
@@ -228,22 +235,24 @@ def report(
     from vaiom.report.verdict import verdict
 
     contents = write_report(run, corpus=corpus, out=out, markdown=markdown, latex=latex)
-    page, sentences, problem = (
-        out or Run(run).report,
-        verdict(contents),
-        contents.inputs.corpus_problem,
-    )
+    page = out or Run(run).report
     files = {"report": page, "markdown": markdown, "latex": latex}
-    without = f"\nWithout the data-quality part, because the corpus could not be read: {problem}"
-    written = {name: file for name, file in files.items() if file}
+    sentences = verdict(contents)
+    notes = []
+    problem = contents.inputs.corpus_problem
+    if problem:
+        notes.append(
+            f"\nWithout the data-quality part, because the corpus could not be read: {problem}"
+        )
+    notes.append(f"\nThe report is {page}: open it in any browser.")
     return Answer(
         json={
-            "files": written,
+            "files": {name: file for name, file in files.items() if file},
             "splits": [split.name for split in contents.splits],
             "verdict": sentences,
         },
         shown=sentences,
-        notes=[*([without] if problem else []), f"\nThe report is {page}: open it in any browser."],
+        notes=notes,
     )
 
 
@@ -254,10 +263,12 @@ def audit(
         Path | None, option("Bar folder of the corpus; some proofs are not run without it.")
     ] = None,
     corpus: RunCorpus = None,
-    cuts: Annotated[int, option("Random times after which the bars are changed.", min=1)] = CUTS,
+    cuts: Annotated[
+        int, option("Random times after which the bars are changed.", min=1)
+    ] = AuditConfig.cuts,
     rare_cuts: Annotated[
         int, option("The same at each hour of the week, gap and holiday.", min=0)
-    ] = RARE_CUTS,
+    ] = AuditConfig.rare_cuts,
     seed: Annotated[
         int | None, option("Random seed; by default, a new one is drawn and printed.", min=0)
     ] = None,
@@ -287,56 +298,53 @@ def audit(
     from vaiom.auditing.provenance import prove_repeat
     from vaiom.baselines.base import require_known
 
-    hashes: dict[str, str] = {}
-    names, options = baselines.split(","), {} if seed is None else {"seed": seed}
+    names = baselines.split(",")
+    drawn = {} if seed is None else {"seed": seed}
     config = AuditConfig(
-        cuts=cuts, rare_cuts=rare_cuts, context=context, rescore=rescore, baselines=names, **options
+        cuts=cuts, rare_cuts=rare_cuts, context=context, rescore=rescore, baselines=names, **drawn
     )
+    hashes: dict[str, str] = {}
     if ledger:
         from vaiom.auditing.forecasts import prove_ledger
 
         if bars is None:
-            raise ConfigError(
-                "forecasts are made again from bars",
-                expected="--bars with those that the service had",
-            )
+            problem = "forecasts are made again from bars"
+            raise ConfigError(problem, expected="--bars with those that the service had")
         proofs = [prove_ledger(ledger, path, bars)]
     elif repeat:
-        proofs = [
-            prove_repeat(
-                path, vaiom.open_corpus(corpus or Run(path).corpus_path()), full=full, device=device
-            )
-        ]
+        opened = vaiom.open_corpus(corpus or Run(path).corpus_path())
+        proofs = [prove_repeat(path, opened, full=full, device=device)]
     else:
         require_known(names)
         proofs = audit_path(
-            path,
-            bars=bars,
-            corpus=corpus,
-            config=config,
-            say=lambda text: console.note(f"audit: {text}"),
+            path, bars=bars, corpus=corpus, config=config, say=lambda text: note(f"audit: {text}")
         )
         hashes = hashes_of(path, corpus)
     passed = all(proof.verdict != FAILED for proof in proofs)
     columns = [
-        *(
-            Column("proof", source="name"),
-            Column("verdict", source="verdict"),
-            Column("checks", count, "count"),
-        ),
+        Column("proof", source="name"),
+        Column("verdict", source="verdict"),
+        Column("checks", count, "count"),
         Column("seconds", "{:.1f}".format, "seconds"),
-        Column(
-            "what, and what was found",
-            prose,
-            lambda p: "\n".join([p.claim.about, *p.notes, *p.findings]),
-        ),
+        Column("what, and what was found", prose, _found),
     ]
     shown = [Table.of(f"Audit of {path}, --seed {config.seed}", columns, proofs)]
-    shown += (
-        [facts("What was audited, SHA-256: publish these before anyone asks", hashes)]
-        if hashes
-        else []
+    if hashes:
+        caption = "What was audited, SHA-256: publish these before anyone asks"
+        shown.append(facts(caption, hashes))
+    return Answer(
+        json={
+            "path": str(path),
+            "passed": passed,
+            "seed": config.seed,
+            "hashes": hashes,
+            "proofs": [proof.summary() for proof in proofs],
+        },
+        shown=shown,
+        failed=not passed,
     )
-    answer = {"path": str(path), "passed": passed, "seed": config.seed, "hashes": hashes}
-    answer["proofs"] = [proof.summary() for proof in proofs]
-    return Answer(json=answer, shown=shown, failed=not passed)
+
+
+def _found(proof: Proof) -> str:
+    """What a proof claims, and what it found."""
+    return "\n".join([proof.claim.about, *proof.notes, *proof.findings])

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from vaiom import __version__
-from vaiom.cli import data, evaluate, forecast, run, train
+from vaiom.cli import data, evaluate, forecast, run, service, train
 from vaiom.cli.console import user_errors
 from vaiom.cli.options import option
 from vaiom.errors import ConfigError
@@ -37,38 +36,39 @@ corpora = typer.Typer(
 )
 app.add_typer(prices, name="data")
 app.add_typer(corpora, name="corpus")
-_COMMANDS: dict[typer.Typer, tuple[Callable[..., None], ...]] = {
-    prices: (data.download, data.import_, data.resample, data.simulate, data.check),
-    corpora: (data.build, data.append, data.show, data.pack, data.unpack),
-    app: (
-        *(
-            run.demo,
-            run.run,
-            train.experiments,
-            train.train,
-            train.refit,
-            train.horizons,
-            train.dependence,
-            train.package,
-        ),
-        *(evaluate.baselines, evaluate.evaluate, evaluate.score, evaluate.report, evaluate.audit),
-        *(
-            forecast.forecast,
-            forecast.models,
-            forecast.card,
-            forecast.predict,
-            forecast.risk,
-            forecast.export,
-        ),
-        *(forecast.serve, forecast.follow, forecast.state),
-    ),
-}
-for group, commands in _COMMANDS.items():
+
+PRICE_COMMANDS = (data.download, data.import_, data.resample, data.simulate, data.check)
+CORPUS_COMMANDS = (data.build, data.append, data.show, data.pack, data.unpack)
+COMMANDS = (
+    run.demo,
+    run.run,
+    train.experiments,
+    train.train,
+    train.refit,
+    train.horizons,
+    train.dependence,
+    train.package,
+    evaluate.baselines,
+    evaluate.evaluate,
+    evaluate.score,
+    evaluate.report,
+    evaluate.audit,
+    forecast.forecast,
+    forecast.models,
+    forecast.card,
+    forecast.predict,
+    forecast.risk,
+    forecast.export,
+    service.serve,
+    service.follow,
+    service.state,
+)
+for group, commands in ((prices, PRICE_COMMANDS), (corpora, CORPUS_COMMANDS), (app, COMMANDS)):
     for command in commands:
-        text = re.sub(
-            r"(?<=\S)\n(?=\S)", " ", inspect.getdoc(command) or ""
-        )  # terminals break lines themselves
+        # Terminals break lines themselves.
+        text = re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.getdoc(command) or "")
         group.command(command.__name__.strip("_"), help=text)(command)
+
 # These commands need a checkout: their arguments, --help included, are passed on to the program
 # there.
 _FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -101,13 +101,17 @@ def _forward(package: str, context: typer.Context) -> None:
     """Run `python -m PACKAGE` of the checkout that this program comes from, or of the current
     folder.
     """
-    roots = (Path(__file__).parents[3], Path.cwd())
     parts = (f"{package}/__main__.py", "src/vaiom/__init__.py")
-    root = next((root for root in roots if all((root / part).is_file() for part in parts)), None)
-    if root is None:
-        fix = "git clone the repository, pip install -e it, and run the command there"
-        problem = f"`{context.command_path}` needs a checkout of the repository"
-        raise ConfigError(problem, expected=f"a folder {package}", where=Path.cwd(), fix=fix)
+    for root in (Path(__file__).parents[3], Path.cwd()):
+        if all((root / part).is_file() for part in parts):
+            break
+    else:
+        raise ConfigError(
+            f"`{context.command_path}` needs a checkout of the repository",
+            expected=f"a folder {package}",
+            where=Path.cwd(),
+            fix="git clone the repository, pip install -e it, and run the command there",
+        )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     import_module(f"{package}.__main__").main(context.args, context.command_path)
@@ -123,9 +127,10 @@ def plain_warning(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    """A line for the person where the warning is ours, without its place in the code."""
-    ours = category is UserWarning
-    return f"note: {message}\n" if ours else _with_place(message, category, filename, lineno, line)
+    """A warning as a line; those of our own come without their place in the code."""
+    if category is UserWarning:
+        return f"note: {message}\n"
+    return _with_place(message, category, filename, lineno, line)
 
 
 def main() -> None:
