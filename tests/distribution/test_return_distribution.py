@@ -189,6 +189,7 @@ def test_draws_are_quantiles_of_uniform_numbers() -> None:
     expected = [alone(SHAPES["heavy above"], at).quantile(own) for at, own in enumerate(levels)]
     np.testing.assert_array_equal(dists.rvs(6, seed=7), expected)
     np.testing.assert_array_equal(dists.rvs((2, 3), seed=7), np.reshape(expected, (3, 2, 3)))
+    np.testing.assert_array_equal(dists.rvs(np.int64(6), seed=7), expected)
     assert dists.rvs().shape == (3, 1)
 
 
