@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from vaiom.corpus.splits import SplitConfig
     from vaiom.corpus.store import Corpus, open_corpus
     from vaiom.distribution.returns import ReturnDistribution
-    from vaiom.evaluation.evaluate import Evaluation
     from vaiom.evaluation.forecasts import score
+    from vaiom.evaluation.record import Evaluation
     from vaiom.forecast.forecaster import Forecaster
     from vaiom.market.folder import BarFrames, read_bars
     from vaiom.training.experiment import Experiment

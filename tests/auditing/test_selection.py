@@ -24,8 +24,9 @@ from vaiom.auditing import provenance
 from vaiom.auditing.pipeline import AuditedRun
 from vaiom.auditing.proof import NOT_RUN, AuditConfig, Proof
 from vaiom.corpus.store import open_corpus
-from vaiom.evaluation.evaluate import Evaluation, evaluate_run
+from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.predictor import score_baselines
+from vaiom.evaluation.record import Evaluation
 from vaiom.evaluation.scores import event_bits
 from vaiom.model.checkpoint import USE
 from vaiom.run import Run

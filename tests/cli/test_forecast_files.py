@@ -18,9 +18,9 @@ from command_line import Vaiom, require_refusal
 from vaiom.corpus.build import CorpusConfig, corpus_in_memory
 from vaiom.corpus.splits import VALIDATION
 from vaiom.errors import ConfigError
-from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.horizon_scores import STORED
 from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.record import Evaluation
 from vaiom.evaluation.scores import event_bits
 from vaiom.files import read_json
 from vaiom.forecast.backend import TOLERANCE

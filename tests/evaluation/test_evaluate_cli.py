@@ -21,9 +21,10 @@ from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.splits import SplitConfig
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import ConfigError
-from vaiom.evaluation.evaluate import SampleSize, caveats_of, evaluate_run
+from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.ledger import LEDGER_NAME, ledger_heads, model_accesses
 from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.record import SampleSize, caveats_of
 from vaiom.evaluation.scores import event_bits, read_events
 from vaiom.model.checkpoint import load_model
 from vaiom.run import Run

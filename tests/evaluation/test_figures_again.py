@@ -19,8 +19,8 @@ from vaiom.codec import to_json
 from vaiom.corpus.tokenizer import fit_shape
 from vaiom.distribution.buckets import BucketDistribution
 from vaiom.evaluation.calibration import judge_forecasts
-from vaiom.evaluation.evaluate import mixture_report
 from vaiom.evaluation.inference import ConfidenceSet, compare, compare_seeds
+from vaiom.evaluation.mixture import mixture_report
 from vaiom.evaluation.scores import ScoredEvents, bits_by_group, clip_probabilities
 
 EDGES = np.array(

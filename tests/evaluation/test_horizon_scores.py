@@ -33,7 +33,7 @@ from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.corpus.targets import fit_target, sum_of_next
 from vaiom.distribution.buckets import BucketDistribution
 from vaiom.errors import ConfigError
-from vaiom.evaluation.evaluate import Evaluation, evaluate_run
+from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.horizon_scores import (
     LEVELS,
     events_name,
@@ -44,6 +44,7 @@ from vaiom.evaluation.horizon_scores import (
 )
 from vaiom.evaluation.ledger import read_ledger
 from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.record import Evaluation
 from vaiom.evaluation.scores import event_bits, read_events, write_events
 from vaiom.experiments.refit import fit_horizons
 from vaiom.market.folder import read_bars

@@ -12,12 +12,12 @@ import pytest
 import torch
 from simulated_market import tiny_corpus
 
-from vaiom.evaluation.evaluate import (
-    NUM_STRETCHES,
-    STRETCH_EVENTS,
+from vaiom.evaluation.mixture import (
+    EVENTS_PER_RUN,
+    NUM_RUNS,
     diagnose_mixture,
     mixture_report,
-    stretches,
+    successive_events,
 )
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.model.config import ModelConfig
@@ -56,16 +56,16 @@ def test_persistence_counts_successive_events_of_one_asset() -> None:
     assert mixture_report(weights, components, np.arange(6)).persistence is None
 
 
-def test_stretches_are_successive_events_over_the_whole_split() -> None:
+def test_diagnosed_events_are_successive_over_the_whole_split() -> None:
     rows = np.arange(100_000) * 3
-    chosen = stretches(rows).reshape(NUM_STRETCHES, STRETCH_EVENTS)
+    chosen = successive_events(rows).reshape(NUM_RUNS, EVENTS_PER_RUN)
     assert (np.diff(chosen, axis=1) == 3).all()
     assert (chosen[0, 0], chosen[-1, -1]) == (rows[0], rows[-1])
     assert chosen.shape == (16, 128)
-    full = NUM_STRETCHES * STRETCH_EVENTS
-    np.testing.assert_array_equal(stretches(rows[:full]), rows[:full])
-    assert len(stretches(rows[: full + 1])) == full
-    np.testing.assert_array_equal(stretches(rows[:50]), rows[:50])
+    full = NUM_RUNS * EVENTS_PER_RUN
+    np.testing.assert_array_equal(successive_events(rows[:full]), rows[:full])
+    assert len(successive_events(rows[: full + 1])) == full
+    np.testing.assert_array_equal(successive_events(rows[:50]), rows[:50])
 
 
 def test_states_at_the_start_of_an_asset_do_not_see_other_assets(tmp_path: Path) -> None:

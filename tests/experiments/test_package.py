@@ -12,7 +12,8 @@ from cli.command_line import Vaiom, listing, require_refusal
 from forecast.forecast_runs import TinyRun, tiny_run
 from strategies import random_bars
 from vaiom.corpus.splits import VALIDATION
-from vaiom.evaluation.evaluate import Evaluation, evaluate_run
+from vaiom.evaluation.evaluate import evaluate_run
+from vaiom.evaluation.record import Evaluation
 from vaiom.experiments.package import package
 from vaiom.experiments.refit import fit_horizons
 from vaiom.files import sha256_file

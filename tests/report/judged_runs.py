@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vaiom.baselines.base import Baseline, baseline
 from vaiom.baselines.lightgbm import LightGBM, TreeConfig
-from vaiom.evaluation.evaluate import Evaluation
+from vaiom.evaluation.record import Evaluation
 from vaiom.files import Progress
 
 BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t", "lightgbm")

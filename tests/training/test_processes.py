@@ -153,7 +153,7 @@ import numpy as np, torch
 from pathlib import Path
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.evaluation.calibration import kuiper_test
-from vaiom.evaluation.evaluate import served_distributions
+from vaiom.evaluation.scores import served_distributions
 from vaiom.evaluation.inference import asset_months, standard_error
 from vaiom.evaluation.scores import event_bits
 from vaiom.simulation.oracle import Oracle

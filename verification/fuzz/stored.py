@@ -403,7 +403,7 @@ def _events(folder: Path, suffix: str) -> Callable[[bytes], object]:
 
 
 def _evaluation(folder: Path, run: Path) -> Callable[[bytes], object]:
-    from vaiom.evaluation.evaluate import Evaluation
+    from vaiom.evaluation.record import Evaluation
     from vaiom.model.checkpoint import load_checkpoint
 
     sha256 = load_checkpoint(run / "best.safetensors").sha256

@@ -28,15 +28,7 @@ from vaiom.corpus.targets import fit_target
 from vaiom.distribution.dependence import Dependence
 from vaiom.errors import UserError
 from vaiom.evaluation.copula_fit import fit_dependence
-from vaiom.evaluation.evaluate import (
-    FORMS,
-    RUN_PREFIX,
-    Evaluation,
-    ForecastScore,
-    caveat_of_missing,
-    compare_tests,
-    judge,
-)
+from vaiom.evaluation.evaluate import compare_tests, judge
 from vaiom.evaluation.horizon_scores import (
     ROOT_OF_TIME,
     events_name,
@@ -48,6 +40,7 @@ from vaiom.evaluation.inference import compare_seeds
 from vaiom.evaluation.ledger import is_recorded, ledger_heads, model_accesses
 from vaiom.evaluation.panel import make_panel
 from vaiom.evaluation.predictor import ModelPredictor
+from vaiom.evaluation.record import FORMS, RUN_PREFIX, Evaluation, ForecastScore, caveat_of_missing
 from vaiom.evaluation.scores import (
     MODEL,
     ScoredEvents,

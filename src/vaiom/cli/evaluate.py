@@ -27,7 +27,7 @@ from vaiom.run import Run, find_run
 
 if TYPE_CHECKING:
     from vaiom.auditing.proof import Proof
-    from vaiom.evaluation.evaluate import Evaluation
+    from vaiom.evaluation.record import Evaluation
 
 SCREEN_WIDTH = 80
 """Sentences and the short tables fit into it."""

@@ -1,3 +1,3 @@
-"""Held-out bits per event with paired inference, calibration, risk backtests, and the ledger of
-test looks.
+"""How well forecasts did: held-out bits per event with paired inference, calibration, risk
+backtests, and the ledger of test accesses.
 """

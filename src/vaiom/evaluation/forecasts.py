@@ -21,16 +21,10 @@ from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.corpus.targets import DEFAULT_CONTEXT
 from vaiom.distribution.shape import ReturnShape, Tail
 from vaiom.errors import ConfigError, DataError
-from vaiom.evaluation.evaluate import (
-    FORMS,
-    RUN_PREFIX,
-    ForecastScore,
-    caveat_of_missing,
-    judge,
-    require_own,
-)
+from vaiom.evaluation.evaluate import judge, require_own
 from vaiom.evaluation.ledger import record_access
 from vaiom.evaluation.predictor import rows_of
+from vaiom.evaluation.record import FORMS, RUN_PREFIX, ForecastScore, caveat_of_missing
 from vaiom.evaluation.scores import (
     MODEL,
     Labels,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from vaiom.baselines.base import Baseline, Floats, Predictor, Rows
 from vaiom.baselines.store import BITS_PREFIX, bits_of_columns
 from vaiom.corpus.splits import TRAIN
 from vaiom.corpus.store import Corpus
+from vaiom.distribution.buckets import BucketDistribution
 from vaiom.errors import DataError
 from vaiom.features.fields import MIN_PROBABILITY, NUM_RETURN_BUCKETS
 from vaiom.files import BAD_ARRAYS, atomic_file, read_arrays
@@ -104,6 +105,25 @@ def tail_masks(buckets: Buckets) -> dict[str, npt.NDArray[np.bool_]]:
     return {"negative": negative, "positive": positive, "both": negative | positive}
 
 
+class TargetEvents(NamedTuple):
+    """The events of one target in a split."""
+
+    corpus: Corpus
+    """With that target: its own properties are those of the next bar or of a sum of bars."""
+    rows: Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetScore:
+    """What is said of the scores of every target, the next bar or several bars."""
+
+    num_events: int
+    zero_share: float
+    """Share of the known returns of the split that were exactly zero and are no events."""
+    bits: dict[str, float]
+    """Mean per event, by predictor, the model first."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoredEvents:
     """The events of a split in the order of the corpus, (n,) each; `bits` has the model first."""
@@ -142,6 +162,28 @@ def score_events(
         buckets=buckets,
         bits=bits if probs is None else {MODEL: event_bits(probs, buckets), **bits},
         probs=probs,
+    )
+
+
+def score_target(corpus: Corpus, rows: Rows, events: ScoredEvents) -> dict[str, Any]:
+    """The fields of `TargetScore`, of the corpus's own target and the events at these rows."""
+    in_split = corpus.split_codes == corpus.split_codes[rows[0]]
+    known = corpus.log_ret_next[in_split & corpus.target().known]
+    return {
+        "num_events": len(events),
+        "zero_share": float(np.mean(known == 0)),
+        "bits": events.mean_bits,
+    }
+
+
+def served_distributions(
+    corpus: Corpus, rows: Rows, probs: Floats, times: float = 1.0
+) -> BucketDistribution:
+    """The forecasts (n, 16) for these rows as they are served, with their scale times `times`."""
+    return BucketDistribution(
+        probs=probs / probs.sum(axis=-1, keepdims=True),
+        sigma=corpus.target_scale[rows].astype(np.float64) * times,
+        shape=corpus.return_shape,
     )
 
 

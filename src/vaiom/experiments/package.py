@@ -16,7 +16,7 @@ from vaiom.codec import decode, override, to_json
 from vaiom.corpus.manifest import read_manifest
 from vaiom.distribution.dependence import Dependence
 from vaiom.errors import ConfigError, UserError
-from vaiom.evaluation.evaluate import Evaluation
+from vaiom.evaluation.record import Evaluation
 from vaiom.files import read_json, sha256_file, staged_folder, write_bytes, write_json
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.model.horizon_heads import load_horizons

@@ -17,8 +17,9 @@ from vaiom.baselines.store import losses_file
 from vaiom.corpus.manifest import MANIFEST_NAME
 from vaiom.corpus.splits import TRAIN, VALIDATION
 from vaiom.corpus.store import Corpus, open_corpus
-from vaiom.evaluation.evaluate import Evaluation, evaluate_run
+from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.predictor import ModelPredictor, score_baselines
+from vaiom.evaluation.record import Evaluation
 from vaiom.evaluation.scores import losses_of
 from vaiom.experiments.registry import experiment, stopping_early
 from vaiom.files import Progress

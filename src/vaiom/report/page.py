@@ -15,8 +15,8 @@ from typing import Any
 
 from vaiom.codec import to_json
 from vaiom.corpus.split_quality import split_quality
-from vaiom.evaluation.evaluate import Evaluation
 from vaiom.evaluation.inference import LEVEL
+from vaiom.evaluation.record import Evaluation
 from vaiom.experiments.package import read_origin
 from vaiom.features.fields import NUM_RETURN_BUCKETS
 from vaiom.files import write_bytes

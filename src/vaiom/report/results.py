@@ -13,9 +13,10 @@ from operator import attrgetter
 from typing import Any
 
 from vaiom.evaluation.calibration import Calibration
-from vaiom.evaluation.evaluate import Evaluation, MixtureReport
 from vaiom.evaluation.inference import CONFIDENCE_SET_REPLICATES
 from vaiom.evaluation.joint import JointEvaluation
+from vaiom.evaluation.mixture import MixtureReport
+from vaiom.evaluation.record import Evaluation
 from vaiom.evaluation.scores import MODEL
 from vaiom.report.contents import RunContents
 from vaiom.report.tables import (

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from vaiom.baselines.base import PLAIN
 from vaiom.corpus.splits import SEALED, VALIDATION
-from vaiom.evaluation.evaluate import FEW_BLOCKS, Evaluation, MixtureReport
 from vaiom.evaluation.inference import PairedComparison
+from vaiom.evaluation.mixture import MixtureReport
+from vaiom.evaluation.record import FEW_BLOCKS, Evaluation
 from vaiom.evaluation.scores import MODEL
 from vaiom.report.contents import RunContents, Split
 from vaiom.report.tables import bits, count, percent, percent2, side_of_zero, signed

@@ -237,12 +237,12 @@ class Scorer:
         self.length = max(chunk_rows, 2 * model.config.receptive_field)
         per_batch = _CHUNKS_PER_BATCH if self.in_chunks else _WINDOWS_PER_BATCH
         self.batch_size = per_batch[self.device.type]
-        records = record and self.device.type == "cuda"
-        self._forward: OnRows | None = None if records else self._pass
+        self.record = record and self.device.type == "cuda"
+        self._graph: OnRows | None = None
 
     def compile(self) -> None:
         """Compile now instead of in the first prediction; nothing on a CPU."""
-        if self._forward is None:
+        if self.record and not self._graph:
             self.predict(np.full(1, self.data.context - 1))
 
     def predict(self, rows: Rows, progress: Progress | None = None) -> Tensor:
@@ -270,12 +270,15 @@ class Scorer:
                 # A recorded graph needs batches of one size: the last is padded.
                 padding = np.repeat(batch[:1], self.batch_size - len(batch))
                 own = self._on_device(np.concatenate([batch, padding]))
-                if self._forward is None:
-                    self._forward = record_graph(self.model.compiled(self._pass), own)
+                if self.record and not self._graph:
+                    self._graph = record_graph(self.model.compiled(self._pass), own)
                 first, stop = np.searchsorted(pass_of_row, [start, start + self.batch_size])
                 passes = self._on_device(pass_of_row[first:stop] - start)
                 places = self._on_device(place[first:stop])
-                out[self._on_device(order[first:stop])] = self._forward(own)[passes, places]
+                # Without a graph, a pass ends with the last row that is asked for.
+                length = int(place[first:stop].max()) + 1
+                outputs = self._graph(own) if self._graph else self._pass(own, length)
+                out[self._on_device(order[first:stop])] = outputs[passes, places]
                 if progress:
                     progress(int(stop), len(rows), "events")
         self.model.train(training)
@@ -296,14 +299,14 @@ class Scorer:
     def _on_device(self, rows: Rows) -> Tensor:
         return torch.from_numpy(rows).to(self.device)
 
-    def _pass(self, begins: Tensor) -> Tensor:
-        """One forward pass: (B, T, .) of the chunks that start with these rows, or (B, 1, .) of the
-        windows that end with them.
+    def _pass(self, begins: Tensor, length: int | None = None) -> Tensor:
+        """One forward pass: (B, T, .) of the chunks of this length that start with these rows, or
+        (B, 1, .) of the windows that end with them.
         """
         with autocast(self.device, self.dtype):
             if self.in_chunks:
-                x_BTF, meta_BM = self.data.chunks(begins, self.length)
+                x_BTF, meta_BM = self.data.chunks(begins, length or self.length)
             else:
                 x_BTF, meta_BM = self.data.inputs(begins)
             hidden = self.model.hidden(x_BTF, meta_BM, last_only=not self.in_chunks)
-            return hidden if self.hidden else return_log_probs(self.model.heads(hidden))
+            return hidden.float() if self.hidden else return_log_probs(self.model.heads(hidden))
