@@ -286,4 +286,4 @@ def test_a_forecast_draws_itself() -> None:
     assert ax.get_xlabel().startswith("log return of the next bar, basis points")
     assert ax.get_title().startswith("EURUSD, bar of 2025-03-03 11:00")
     assert "non-zero" in ax.get_ylabel()
-    assert len(ax.lines) == 3
+    assert [line.get_linestyle() for line in ax.lines] == [":", "-", ":"]

@@ -472,8 +472,9 @@ def test_the_risks_of_a_portfolio_are_those_of_its_draws() -> None:
     assert BOOK.value_at_risk() == BOOK.value_at_risk(0.99)
     assert BOOK.expected_shortfall() == BOOK.expected_shortfall(0.99)
     for wrong in (0.0, 1.0, -0.1, 0.9995):
-        with pytest.raises(ConfigError, match="risk level"):
-            BOOK.expected_shortfall(wrong)
+        for figure in (BOOK.value_at_risk, BOOK.expected_shortfall):
+            with pytest.raises(ConfigError, match="risk level"):
+                figure(wrong)
     for wrong in (-0.01, 1.01):
         with pytest.raises(ConfigError, match="quantile's level"):
             BOOK.quantile(wrong)
