@@ -65,10 +65,9 @@ __all__ = [
 
 
 def simulate(out: str | Path, *, overwrite: bool = False, **options: Any) -> BarFrames:
-    """Simulate a market into a bar folder, with its true distributions beside the bars; returns the
-    bars by symbol.
+    """Simulate a market into a bar folder, with its true distributions beside the bars.
 
-    Options are those of `vaiom.simulation.market.MarketConfig`: assets, bars, seed, end and others.
+    Returns the bars by symbol. Options are those of `vaiom.simulation.market.MarketConfig`: assets, bars, seed, end and others.
     """
     from vaiom.market.folder import read_bars
     from vaiom.simulation.market import MarketConfig, write_market
@@ -101,7 +100,8 @@ def build_corpus(
         from vaiom.model.checkpoint import load_model
 
         wanted |= load_model(like).corpus_options()
-    wanted |= {"splits": splits} if splits else {}
+    if splits:
+        wanted["splits"] = splits
     return build_corpus(Path(bars), Path(out), CorpusConfig(**wanted), **options)
 
 
@@ -118,10 +118,9 @@ def train(
     report: Callable[[dict[str, Any]], None] | None = None,
     **changes: Any,
 ) -> TrainResult:
-    """Train an experiment into a run folder and select on Validation; `changes` are settings such
-    as seed and steps.
+    """Train an experiment into a run folder and keep the model with the fewest Validation bits.
 
-    With `start`, a run or a packaged model's name, training continues from its weights, and the
+    `changes` are settings such as seed and steps. With `start`, a run or a packaged model's name, training continues from its weights, and the
     result has a `verdict`: whether that helped, also against other runs (`against`). `settings` are
     strings such as `steps=100`.
     """
@@ -131,16 +130,17 @@ def train(
     from vaiom.experiments.registry import stopping_early
     from vaiom.training.loop import train
 
+    opened = _opened(corpus)
+    out = Path(out)
     how: dict[str, Any] = {"device": device, "resume": resume, "report": report}
     if start is not None:
-        settings = [*settings, *(f"{key}={value}" for key, value in changes.items())]
-        return adapt(
-            _opened(corpus), Path(start), Path(out), settings=settings, against=against, **how
-        )
-    chosen = stopping_early(named(experiment)) if isinstance(experiment, str) else experiment
-    return train(
-        _opened(corpus), chosen.with_settings(settings).with_changes(**changes), Path(out), **how
-    )
+        changed = [f"{key}={value}" for key, value in changes.items()]
+        words = [*settings, *changed]
+        return adapt(opened, Path(start), out, settings=words, against=against, **how)
+    if isinstance(experiment, str):
+        experiment = stopping_early(named(experiment))
+    chosen = experiment.with_settings(settings).with_changes(**changes)
+    return train(opened, chosen, out, **how)
 
 
 def fit_baselines(
@@ -152,8 +152,9 @@ def fit_baselines(
     context: int = 512,
     unseal: str | None = None,
 ) -> dict[str, float]:
-    """Fit baselines on Train and score them: mean bits per event by name; `out` keeps what
-    `evaluate` reads.
+    """Fit baselines on Train and score them: mean bits per event by name.
+
+    `out` keeps the fits, and the loss of each event that `evaluate` reads.
     """
     require_installed("torch")
     from vaiom.baselines.base import usual_baselines
@@ -176,18 +177,23 @@ def evaluate(
     out: str | Path | None = None,
     device: str = "auto",
 ) -> Evaluation:
-    """Score a run's selected model on a split, with baselines on the same events; looks at a test
-    are recorded.
+    """Score a run's selected model on a split, with baselines on the same events.
+
+    Every use of a test split is recorded in the corpus.
     """
     require_installed("torch")
     from vaiom.evaluation.evaluate import evaluate_run
     from vaiom.run import Run
 
     folder = _folder(run)
-    stored, written = (None if each is None else Path(each) for each in (baselines, out))
-    opened = _opened(Run(folder).corpus_path() if corpus is None else corpus)
     return evaluate_run(
-        folder, opened, split, baselines=stored, unseal=unseal, out=written, device=device
+        folder,
+        _opened(Run(folder).corpus_path() if corpus is None else corpus),
+        split,
+        baselines=_path(baselines),
+        unseal=unseal,
+        out=_path(out),
+        device=device,
     )
 
 
@@ -198,17 +204,16 @@ def audit(
     corpus: str | Path | None = None,
     **options: Any,
 ) -> list[Proof]:
-    """Prove that a corpus or a run does not see the future and matches its records; bars allow more
-    proofs.
+    """Prove that a corpus or a run does not see the future and matches its records.
 
-    Options are those of `vaiom.auditing.proof.AuditConfig`: cuts, seed, baselines and others.
+    With the bars that it was built from there are more proofs. Options are those of `vaiom.auditing.proof.AuditConfig`: cuts, seed, baselines and others.
     """
     require_installed("torch")
     from vaiom.auditing.audit import audit_path
     from vaiom.auditing.proof import AuditConfig
 
-    where = [None if each is None else Path(each) for each in (bars, corpus)]
-    return audit_path(_folder(path), bars=where[0], corpus=where[1], config=AuditConfig(**options))
+    config = AuditConfig(**options)
+    return audit_path(_folder(path), bars=_path(bars), corpus=_path(corpus), config=config)
 
 
 def whole_job(bars: str | Path, out: str | Path, **options: Any) -> Path:
@@ -229,19 +234,22 @@ def _opened(corpus: Corpus | str | Path) -> Corpus:
     return open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
 
 
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)
+
+
 def _folder(given: Any) -> Path:
     """The folder of a run, a finished training or a corpus."""
-    return Path(
-        given if isinstance(given, str | Path) else getattr(given, "run", None) or given.path
-    )
+    if isinstance(given, str | Path):
+        return Path(given)
+    return Path(getattr(given, "run", None) or given.path)
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(
-        f"module 'vaiom' has no attribute {name!r}; it offers {', '.join(__all__)}"
-    )
+    offered = ", ".join(__all__)
+    raise AttributeError(f"module 'vaiom' has no attribute {name!r}; it offers {offered}")
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Dataclasses to and from JSON, to TOML, and with fields changed. Plain Python, used by every room.
+"""Dataclasses to and from JSON, to TOML, and with fields changed. Plain Python, for every room.
 
 An annotation may say how its field is stored, `Annotated[Edges, Stored("inner_edges", encode=...,
 decode=...)]`, and which values are allowed, by a `Literal` or an `Interval`.
@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import json
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, is_dataclass
 from datetime import date, datetime
 from functools import cache
@@ -19,6 +19,7 @@ from typing import (
     Annotated,
     Any,
     Literal,
+    NamedTuple,
     TypeVar,
     Union,
     cast,
@@ -31,14 +32,16 @@ from vaiom.errors import ConfigError, DataError, UserError
 
 T = TypeVar("T")
 
+MAX_SHOWN = 80
+"""Characters of a wrong value in an error."""
+
 
 @dataclass(frozen=True)
 class Stored:
-    """How a field is stored: under another key than its name, not at all (None), or as another
-    value.
-    """
+    """How a field is stored: under another key than its name, or as another value."""
 
     key: str | None = ""
+    """The key in JSON; empty for the field's name, None for a field that is not stored."""
     encode: Callable[[Any], Any] = lambda value: value
     decode: Callable[[Any], Any] = lambda value: value
 
@@ -51,58 +54,72 @@ class Interval:
 
     def __contains__(self, value: float) -> bool:
         low, high = map(float, self.ends[1:-1].split(","))
-        above = value > low or (value == low and self.ends[0] == "[")
-        return above and (value < high or (value == high and self.ends[-1] == "]"))
+        if value == low:
+            return self.ends[0] == "["
+        if value == high:
+            return self.ends[-1] == "]"
+        return low < value < high
 
 
 Share = Annotated[float, Interval("[0, 1)")]
 
 
 def check_fields(config: object) -> None:
-    """Raise a `ValueError` for a field outside of its choices or its interval; for
-    `__post_init__`.
+    """Raise a `ValueError` for a field outside of its choices or its interval.
+
+    Dataclasses call it in `__post_init__`.
     """
-    for name, hint, _ in _fields(type(config)).values():  # type: ignore[arg-type]
-        value, args = getattr(config, name), get_args(hint)
-        if get_origin(hint) is Literal and value not in args:
-            raise ValueError(f"{name} must be one of {', '.join(args)}, got {value!r}")
-        for interval in args:
+    for field in _fields(type(config)).values():  # type: ignore[arg-type]
+        value = getattr(config, field.name)
+        choices = get_args(field.hint)
+        if get_origin(field.hint) is Literal and value not in choices:
+            raise ValueError(f"{field.name} must be one of {', '.join(choices)}, got {value!r}")
+        for interval in choices:
             if isinstance(interval, Interval) and value not in interval:
-                raise ValueError(f"{name} must lie in {interval.ends}, got {value!r}")
+                raise ValueError(f"{field.name} must lie in {interval.ends}, got {value!r}")
+
+
+class _Field(NamedTuple):
+    """A field that is stored."""
+
+    name: str
+    hint: Any
+    is_required: bool
+    stored: Stored
 
 
 @cache
-def _fields(cls: type) -> dict[str, tuple[str, Any, bool]]:
-    """For each key of the JSON object, the field's name, its annotation, and whether it is
-    required.
-    """
-    hints, fields = get_type_hints(cls, include_extras=True), {}
+def _fields(cls: type) -> dict[str, _Field]:
+    """The stored fields of a dataclass by their keys in JSON, in order."""
+    hints = get_type_hints(cls, include_extras=True)
+    fields = {}
     for field in dataclasses.fields(cls):
-        key = _how_stored(hints[field.name]).key
-        if key is not None and field.init:
-            required = field.default is MISSING and field.default_factory is MISSING
-            fields[key or field.name] = (field.name, hints[field.name], required)
+        hint = hints[field.name]
+        stored = _how_stored(hint)
+        if stored.key is not None and field.init:
+            is_required = field.default is MISSING and field.default_factory is MISSING
+            key = stored.key or field.name
+            fields[key] = _Field(field.name, hint, is_required, stored)
     return fields
 
 
 def _how_stored(hint: Any) -> Stored:
-    return next(
-        (note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Stored)), Stored()
-    )
+    for note in getattr(hint, "__metadata__", ()):
+        if isinstance(note, Stored):
+            return note
+    return Stored()
 
 
 def to_json(value: Any) -> Any:
-    """A value made of dataclasses as an argument of `json.dumps`; keys in the order of the
-    fields.
-    """
+    """A value made of dataclasses as plain JSON; keys are in the order of the fields."""
     if isinstance(value, enum.Enum):
         return value.value
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if is_dataclass(value) and not isinstance(value, type):
         return {
-            key: _how_stored(hint).encode(to_json(getattr(value, name)))
-            for key, (name, hint, _) in _fields(type(value)).items()
+            key: field.stored.encode(to_json(getattr(value, field.name)))
+            for key, field in _fields(type(value)).items()
         }
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
@@ -118,8 +135,9 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(cls: type[T], value: Any) -> T:
-    """A dataclass, or any type that its fields may have, from its JSON value; raises
-    `ValueError`.
+    """The inverse of `to_json`: a dataclass, or any type that its fields may have.
+
+    Raises a `ValueError` that says where the value does not fit.
     """
     return cast(T, _build(cls, value, ""))
 
@@ -127,8 +145,9 @@ def from_json(cls: type[T], value: Any) -> T:
 def decode(
     cls: type[T], value: Any, problem: str, *, error: type[UserError] = DataError, **details: Any
 ) -> T:
-    """`from_json` that raises an error for users; `details` are its other parts, such as where and
-    fix.
+    """`from_json` that raises an error for users.
+
+    `problem` says what is wrong with the whole; `details` are parts such as where and fix.
     """
     try:
         return from_json(cls, value)
@@ -139,11 +158,13 @@ def decode(
 def _build(hint: Any, value: Any, path: str) -> Any:
     if type(value) is hint and hint in (str, float, int, bool):  # nearly always, and the fastest
         return value
-    origin, args = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    args = get_args(hint)
     if hasattr(origin, "__value__"):  # a `type` alias, as NumPy's NDArray is from 2.5 on
         return _build(origin.__value__[args], value, path)
     if origin is Annotated:
-        return _build(args[0], _attempt(_how_stored(hint).decode, value, path), path)
+        decoded = _attempt(_how_stored(hint).decode, value, path)
+        return _build(args[0], decoded, path)
     if hint is Any or hint is object or origin is Literal:  # `check_fields` knows the choices
         return value
     if origin in (Union, types.UnionType):  # of one type and None: others are not stored
@@ -152,21 +173,14 @@ def _build(hint: Any, value: Any, path: str) -> Any:
     if isinstance(hint, type) and is_dataclass(hint):
         return _build_dataclass(hint, value, path)
     if origin in (list, tuple):
-        if not isinstance(value, list | tuple):
-            _refuse(path, "a list", value)
-        fixed = origin is tuple and args[-1:] != (...,)
-        if fixed and len(value) != len(args):
-            _refuse(path, f"{len(args)} values", value)
-        return origin(
-            _build(args[n if fixed else 0], item, f"{path}[{n}]") for n, item in enumerate(value)
-        )
+        return origin(_build_items(origin, args, value, path))
     if origin is dict:
         if not isinstance(value, dict):
             _refuse(path, "an object", value)
         make_key = int if args[0] is int else str
         return {
-            _attempt(make_key, k, path): _build(args[1], item, _join(path, k))
-            for k, item in value.items()
+            _attempt(make_key, key, path): _build(args[1], item, _join(path, key))
+            for key, item in value.items()
         }
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return _attempt(float, value, path)
@@ -181,19 +195,32 @@ def _build(hint: Any, value: Any, path: str) -> Any:
     return value
 
 
+def _build_items(origin: type, args: tuple[Any, ...], value: Any, path: str) -> Iterator[Any]:
+    """The items of a list, of a tuple of any length, or of a tuple with a type for each place."""
+    if not isinstance(value, list | tuple):
+        _refuse(path, "a list", value)
+    hints = list(args)
+    if origin is list or args[-1:] == (...,):
+        hints = [args[0]] * len(value)
+    if len(value) != len(hints):
+        _refuse(path, f"{len(hints)} values", value)
+    for place, (hint, item) in enumerate(zip(hints, value, strict=True)):
+        yield _build(hint, item, f"{path}[{place}]")
+
+
 def _build_dataclass(cls: type, value: Any, path: str) -> Any:
     if not isinstance(value, dict):
         _refuse(path, f"an object that describes a {cls.__name__}", value)
-    fields, parts = _fields(cls), {}
-    unknown = [key for key in value if key not in fields]
-    if unknown:
-        raise ValueError(
-            f"unknown key {_join(path, unknown[0])}, expected {', '.join(sorted(fields))}"
-        )
-    for key, (name, hint, required) in fields.items():
+    fields = _fields(cls)
+    for key in value:
+        if key not in fields:
+            expected = ", ".join(sorted(fields))
+            raise ValueError(f"unknown key {_join(path, key)}, expected {expected}")
+    parts = {}
+    for key, field in fields.items():
         if key in value:
-            parts[name] = _build(hint, value[key], _join(path, key))
-        elif required:
+            parts[field.name] = _build(field.hint, value[key], _join(path, key))
+        elif field.is_required:
             raise ValueError(f"{_join(path, key)} is missing")
     return _attempt(lambda given: cls(**given), parts, path)
 
@@ -224,28 +251,33 @@ def _join(path: str, key: object) -> str:
 
 
 def _refuse(path: str, expected: str, value: Any) -> None:
-    text = repr(value)
-    raise ValueError(
-        f"{path + ': ' if path else ''}expected {expected}, got "
-        f"{text[:80]}{'...' * (len(text) > 80)}"
-    )
+    got = repr(value)
+    if len(got) > MAX_SHOWN:
+        got = f"{got[:MAX_SHOWN]}..."
+    where = f"{path}: " if path else ""
+    raise ValueError(f"{where}expected {expected}, got {got}")
 
 
 def to_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """TOML of plain tables: strings, numbers, booleans and lists of them, which JSON and TOML spell
-    alike.
+    """TOML of plain tables, without the keys whose value is None.
+
+    Strings, numbers, booleans and lists of them are spelt alike in JSON and TOML.
     """
     blocks = []
     for name, table in tables.items():
-        lines = [
-            f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None
-        ]
-        blocks.append("\n".join([f"[{name}]", *lines]))
+        lines = [f"[{name}]"]
+        for key, value in table.items():
+            if value is not None:
+                lines.append(f"{key} = {json.dumps(value)}")
+        blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
 
 
 def override(config: T, changes: Mapping[str, Any]) -> T:
-    """A copy of a dataclass with some fields changed; its own checks run again."""
+    """A copy of a dataclass with some fields changed; its own checks run again.
+
+    A change that they refuse is an error for users.
+    """
     try:
         return dataclasses.replace(config, **changes)  # type: ignore[type-var]
     except (TypeError, ValueError) as error:
@@ -261,6 +293,5 @@ def parse_value(key: str, text: str, example: Any) -> Any:
             return tuple(part for part in text.split(",") if part)
         return type(example)(text)
     except (KeyError, ValueError) as error:
-        raise ConfigError(
-            f"not a value for {key}", expected=f"something like {example!r}", got=repr(text)
-        ) from error
+        expected = f"something like {example!r}"
+        raise ConfigError(f"not a value for {key}", expected=expected, got=repr(text)) from error

@@ -1,5 +1,6 @@
-"""The package's errors; those a user can fix say what was expected, what was found, where, and how
-to fix it.
+"""The package's errors.
+
+Those that a user can fix say what was expected, what came, where, and a way out.
 """
 
 from __future__ import annotations
@@ -34,18 +35,15 @@ class UserError(VaiomError):
         where: object = None,
         fix: str | None = None,
     ) -> None:
-        self.problem, self.expected, self.got, self.where, self.fix = (
-            problem,
-            expected,
-            got,
-            where,
-            fix,
-        )
-        labelled = (("where", where), ("expected", expected), ("got", got), ("try", fix))
-        lines = [
-            problem,
-            *(f"  {label + ':':<10}{value}" for label, value in labelled if value is not None),
-        ]
+        self.problem = problem
+        self.expected = expected
+        self.got = got
+        self.where = where
+        self.fix = fix
+        lines = [problem]
+        for label, value in (("where", where), ("expected", expected), ("got", got), ("try", fix)):
+            if value is not None:
+                lines.append(f"  {label + ':':<10}{value}")
         super().__init__("\n".join(lines))
 
 
@@ -69,7 +67,7 @@ def require_installed(*libraries: str) -> None:
 
 
 def not_installed(library: str) -> ConfigError:
-    extra = next(extra for extra, libraries in EXTRAS.items() if library in libraries)
-    return ConfigError(
-        f"this needs {library}, which is not installed", fix=f"pip install 'vaiom[{extra}]'"
-    )
+    """The error for a library that is missing; it names the extra that installs it."""
+    extra = next(name for name, libraries in EXTRAS.items() if library in libraries)
+    problem = f"this needs {library}, which is not installed"
+    return ConfigError(problem, fix=f"pip install 'vaiom[{extra}]'")

@@ -17,7 +17,6 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -35,24 +34,26 @@ Progress = Callable[[int, int, str], None]
 STAGING_PREFIX = ".vaiom-staging-"
 MOST_UNPACKED = 4 << 30
 
-# Raised by the standard library and NumPy for damaged zip files and arrays.
 BAD_ZIPS = (
-    *(
-        zipfile.BadZipFile,
-        zlib.error,
-        lzma.LZMAError,
-        OSError,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-    ),
-    *(ValueError, KeyError, IndexError, struct.error),
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    OSError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    KeyError,
+    IndexError,
+    struct.error,
 )
+"""What the standard library raises for damaged zip files."""
 BAD_ARRAYS = (*BAD_ZIPS, TypeError, SyntaxError, MemoryError, tokenize.TokenError)
+"""What NumPy raises for damaged arrays as well."""
 
 _LOCK_SUFFIX = ".staging-lock"
-# A sweep holds the locks that it finds for a moment.
 _SWEEP_SECONDS = 0.1
+"""A sweep holds the locks that it finds for a moment."""
 _RETIRED_PREFIX = ".vaiom-replaced-"
 
 
@@ -61,10 +62,12 @@ class FolderInUseError(DataError):
 
 
 def sha256_of(data: bytes) -> str:
+    """The SHA-256 of some bytes, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 
 def sha256_file(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -103,16 +106,18 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 def staging_folder(parent: Path) -> AbstractContextManager[Path]:
-    """An empty hidden folder in `parent`, removed when the block ends, or by the next run if this
-    one is killed.
+    """An empty hidden folder in `parent`, removed when the block ends.
+
+    If the process is killed, the next one removes it.
     """
     return _staged(parent, Path.mkdir)
 
 
 @contextmanager
 def hold_folder(path: Path, *, patience: float = _SWEEP_SECONDS) -> Iterator[None]:
-    """Lock a folder, existing or not, against other processes; raises `FolderInUseError` after
-    `patience` seconds.
+    """Lock a folder, existing or not, against other processes.
+
+    Raises `FolderInUseError` if another process holds it for `patience` seconds.
     """
     from filelock import FileLock, Timeout  # slow to import
 
@@ -128,9 +133,11 @@ def hold_folder(path: Path, *, patience: float = _SWEEP_SECONDS) -> Iterator[Non
         with suppress(OSError):  # without a lock file, writing reports the reason
             holder = file.read_text(errors="replace")
         if isinstance(error, Timeout) and holder is not None:
-            fix = "wait until it has ended, or choose another folder"
             raise FolderInUseError(
-                "another process is writing this folder", where=path, got=holder, fix=fix
+                "another process is writing this folder",
+                where=path,
+                got=holder,
+                fix="wait until it has ended, or choose another folder",
             ) from None
         yield
         return
@@ -143,8 +150,9 @@ def hold_folder(path: Path, *, patience: float = _SWEEP_SECONDS) -> Iterator[Non
 
 
 def try_lock(path: Path) -> BaseFileLock | None:
-    """Hold a lock file until released or the process ends; None if another process holds it or
-    locks do not work.
+    """Hold a lock file until it is released or the process ends.
+
+    None if another process holds it, or the file system has no locks.
     """
     from filelock import FileLock  # slow to import
 
@@ -157,6 +165,7 @@ def try_lock(path: Path) -> BaseFileLock | None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file, complete or not at all."""
     with atomic_file(path) as staged:
         staged.write_bytes(data)
 
@@ -170,79 +179,62 @@ def parse_json(text: str | bytes) -> Any:
     """Parse JSON; raises `ValueError`, also for duplicate keys."""
 
     def read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if repeated := [
-            key for key, times in Counter(key for key, _ in pairs).items() if times > 1
-        ]:
-            raise ValueError(f"the key {repeated[0]!r} is there twice")
-        return dict(pairs)
+        value = {}
+        for key, item in pairs:
+            if key in value:
+                raise ValueError(f"the key {key!r} is there twice")
+            value[key] = item
+        return value
 
     return json.loads(text, object_pairs_hook=read_object)
 
 
 def read_json(path: Path) -> Any:
+    """The content of a JSON file; what cannot be read is an error for users."""
     try:
         return parse_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise DataError(
-            "a file is missing", where=path, fix="check the path, or build the folder again"
-        ) from error
+        fix = "check the path, or build the folder again"
+        raise DataError("a file is missing", where=path, fix=fix) from error
     except (ValueError, RecursionError) as error:
         fix = "the file is damaged: build the folder again"
         raise DataError("not readable as JSON", where=path, got=str(error), fix=fix) from error
 
 
-def read_arrays(path: Path, most_bytes: int = MOST_UNPACKED) -> dict[str, npt.NDArray[Any]]:
-    """Read the arrays of an .npz file; raises one of `BAD_ARRAYS`.
+def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an .npz file by name; raises one of `BAD_ARRAYS`.
 
-    No more memory is allocated than the file really holds, and `most_bytes` at most.
+    Unlike NumPy's reader it allocates no more than the file really holds.
     """
     import numpy as np
     from numpy.lib import format as npy
 
     arrays = {}
     with zipfile.ZipFile(path) as archive:
-        if sum(info.file_size for info in archive.infolist()) > most_bytes:
-            raise ValueError(f"it would unpack to more than {most_bytes} bytes")
+        if sum(info.file_size for info in archive.infolist()) > MOST_UNPACKED:
+            raise ValueError(f"it would unpack to more than {MOST_UNPACKED} bytes")
         for info in archive.infolist():
             stream = io.BytesIO(archive.read(info))
             major, _ = npy.read_magic(stream)
             read_header = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
-            shape, fortran, dtype = read_header(stream)
-            # NumPy's reader would allocate what the header claims.
-            if (
-                dtype.hasobject
-                or len(stream.getbuffer()) - stream.tell() != math.prod(shape) * dtype.itemsize
-            ):
+            shape, is_fortran, dtype = read_header(stream)
+            num_bytes = len(stream.getbuffer()) - stream.tell()
+            if dtype.hasobject or num_bytes != math.prod(shape) * dtype.itemsize:
                 raise ValueError(f"{info.filename} does not hold what its header says")
             flat = np.frombuffer(stream.getbuffer(), dtype, offset=stream.tell())
-            arrays[info.filename.removesuffix(".npy")] = flat.reshape(
-                shape, order="F" if fortran else "C"
-            )
+            name = info.filename.removesuffix(".npy")
+            arrays[name] = flat.reshape(shape, order="F" if is_fortran else "C")
     return arrays
 
 
 @contextmanager
 def staged_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Yield an empty folder beside `path` that replaces `path` on success and is removed
-    otherwise.
-    """
+    """Yield an empty folder beside `path` that replaces it on success, and is removed otherwise."""
     ensure_folder(path.parent)
     with hold_folder(path):
         _recover(path)
-        if path.exists() and not overwrite:
-            raise DataError(
-                "the output folder exists already",
-                where=path,
-                fix="choose another, or pass --overwrite",
-            )
-        manifest = read_json(file) if (file := path / "manifest.json").is_file() else {}
-        is_ours = isinstance(manifest, dict) and {"symbols", "series"} & manifest.keys()
-        if path.exists() and not (path.is_dir() and (is_ours or not any(path.iterdir()))):
-            expected = "an empty folder, or one with a manifest.json of vaiom"
-            fix = "choose another folder, or remove this one yourself"
-            raise DataError(
-                "only what vaiom wrote is overwritten", where=path, expected=expected, fix=fix
-            )
+        if path.exists():
+            _require_replaceable(path, overwrite)
         with staging_folder(path.parent) as staged:
             try:
                 yield staged
@@ -254,10 +246,25 @@ def staged_folder(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
                 _recover(path)
 
 
+def _require_replaceable(path: Path, overwrite: bool) -> None:
+    """Refuse to replace a folder that is not ours, or any without `overwrite`."""
+    if not overwrite:
+        problem = "the output folder exists already"
+        raise DataError(problem, where=path, fix="choose another, or pass --overwrite")
+    file = path / "manifest.json"
+    manifest = read_json(file) if file.is_file() else {}
+    is_ours = isinstance(manifest, dict) and "symbols" in manifest
+    if not path.is_dir() or (not is_ours and any(path.iterdir())):
+        raise DataError(
+            "only what vaiom wrote is overwritten",
+            where=path,
+            expected="an empty folder, or one whose manifest.json lists symbols",
+            fix="choose another folder, or remove this one yourself",
+        )
+
+
 def _recover(path: Path) -> None:
-    """Restore the old folder, which a process killed between the two renames of a replacement
-    leaves retired.
-    """
+    """Restore the old folder that a process left retired, killed between two renames."""
     retired = path.with_name(_RETIRED_PREFIX + path.name)
     if retired.is_dir():
         if path.exists():
@@ -268,8 +275,9 @@ def _recover(path: Path) -> None:
 
 @contextmanager
 def _staged(parent: Path, make: Callable[[Path], None], suffix: str = "") -> Iterator[Path]:
-    """Create something hidden in a folder, with a lock file that this process holds; remove both at
-    the end.
+    """Create something hidden in a folder, with a lock file that this process holds.
+
+    Both are removed at the end.
     """
     folder = ensure_folder(parent)
     try:
@@ -290,18 +298,16 @@ def _staged(parent: Path, make: Callable[[Path], None], suffix: str = "") -> Ite
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed runs left in a folder: everything named after a lock that no process
-    holds.
-    """
+    """Remove what killed runs left: everything named after a lock that no process holds."""
     staged: dict[str, list[Path]] = {}
     for path in folder.iterdir():
         if path.name.startswith(STAGING_PREFIX):
             staged.setdefault(path.name.split(".")[1], []).append(path)
     for name, paths in staged.items():
         lock_file = folder / f".{name}{_LOCK_SUFFIX}"
-        lock = (
-            None if any(path.is_symlink() for path in (lock_file, *paths)) else try_lock(lock_file)
-        )
+        if any(path.is_symlink() for path in (lock_file, *paths)):
+            continue
+        lock = try_lock(lock_file)
         if lock:
             _release(lock_file, lock, paths)
 
@@ -332,9 +338,5 @@ def flush(path: Path) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> DataError:
-    return DataError(
-        "cannot write here",
-        where=path,
-        got=error.strerror,
-        fix="choose a folder that you may write to",
-    )
+    fix = "choose a folder that you may write to"
+    return DataError("cannot write here", where=path, got=error.strerror, fix=fix)

@@ -30,17 +30,23 @@ def packaged_models() -> dict[str, Path]:
 
 def find_run(path: Path) -> Path:
     """Resolve a path or the name of a packaged model; existing paths come first."""
-    return path if path.exists() else packaged_models().get(str(path), path)
+    if path.exists():
+        return path
+    return packaged_models().get(str(path), path)
 
 
 class Run:
+    """The paths of a run's files, and what its configuration and its log say."""
+
     def __init__(self, path: Path) -> None:
-        self.path, self.checkpoints = path, path / "checkpoints"
-        self.config, self.metrics, self.report = (
-            path / CONFIG_NAME,
-            path / METRICS_NAME,
-            path / REPORT_NAME,
-        )
+        self.path = path
+        self.config = path / CONFIG_NAME
+        """Experiment, corpus and versions."""
+        self.metrics = path / METRICS_NAME
+        """The training log, a JSON object per line."""
+        self.report = path / REPORT_NAME
+        self.checkpoints = path / "checkpoints"
+        """Weights and training states by step."""
         self.best = path / BEST_NAME
         """The selected checkpoint."""
         self.start = path / "start.safetensors"
@@ -52,12 +58,12 @@ class Run:
         self.about = path / "about.json"
         """For a packaged model, the facts of its training log and corpus."""
         self.forecasts = path / "forecasts"
-        """External forecasts scored with the run: a folder per name, with evaluations and events.
-        """
+        """Other people's forecasts scored with the run: a folder of evaluations for each name."""
         self.teachers = path / "teachers"
         """Runs of the teachers of this model, numbered from 1."""
 
     def checkpoint(self, step: int) -> Path:
+        """The weights at a step."""
         return self.checkpoints / f"step-{step:07d}.safetensors"
 
     def state(self, step: int) -> Path:
@@ -65,6 +71,7 @@ class Run:
         return self.checkpoints / f"step-{step:07d}.state.safetensors"
 
     def evaluation(self, split: str) -> Path:
+        """All figures of a split, as JSON."""
         return self.path / f"evaluation-{split}.json"
 
     def events(self, split: str, suffix: str = ".parquet") -> Path:
@@ -78,26 +85,23 @@ class Run:
 
     def saved_steps(self) -> list[int]:
         """Steps with a training state, oldest first."""
-        names = (path.name for path in self.checkpoints.glob("*.state.safetensors"))
-        return sorted(
-            int(step[1])
-            for name in names
-            if (step := re.fullmatch(r"step-(\d+)\.state\.safetensors", name))
-        )
+        names = [path.name for path in self.checkpoints.glob("*.state.safetensors")]
+        matches = [re.fullmatch(r"step-(\d+)\.state\.safetensors", name) for name in names]
+        return sorted(int(match[1]) for match in matches if match)
 
     def evaluated_splits(self) -> list[str]:
         """Splits with an evaluation, sorted by name."""
-        return sorted(
-            file.stem.removeprefix("evaluation-") for file in self.path.glob("evaluation-*.json")
-        )
+        files = self.path.glob("evaluation-*.json")
+        return sorted(file.stem.removeprefix("evaluation-") for file in files)
 
     def read_config(self) -> dict[str, Any]:
         """The tables of `config.toml`."""
         try:
             return tomllib.loads(self.config.read_text())
         except OSError as error:
+            problem = "not a run folder"
             raise DataError(
-                "not a run folder", where=self.path, expected=CONFIG_NAME, fix="vaiom train"
+                problem, where=self.path, expected=CONFIG_NAME, fix="vaiom train"
             ) from error
         except (ValueError, RecursionError) as error:
             raise DataError("not readable as TOML", where=self.config, got=str(error)) from error
@@ -108,46 +112,41 @@ class Run:
             return Path(self.read_config()["corpus"]["path"])
         except (DataError, KeyError, TypeError) as error:
             problem = "no such run, or one that does not say where its corpus is"
-            raise ConfigError(
-                problem, where=self.path, fix="check the path, or name a --corpus"
-            ) from error
+            fix = "check the path, or name a --corpus"
+            raise ConfigError(problem, where=self.path, fix=fix) from error
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The training log; empty if the run was packaged without it."""
+        """The training log, a dictionary per line; empty if the run was packaged without it."""
         return [entry for _, entry in self._log()]
 
     def validation_bits(self) -> dict[int, float]:
         """Validation bits per event, by step."""
-        return {
-            entry["step"]: entry["validation_bits"]
-            for _, entry in self._log()
-            if "validation_bits" in entry
-        }
+        key = "validation_bits"
+        return {entry["step"]: entry[key] for entry in self.read_metrics() if key in entry}
 
     def trim_metrics(self, last_step: int) -> None:
         """Drop log entries after a step."""
-        write_bytes(
-            self.metrics,
-            b"".join(line for line, entry in self._log() if entry["step"] <= last_step),
-        )
+        kept = [line for line, entry in self._log() if entry["step"] <= last_step]
+        write_bytes(self.metrics, b"".join(kept))
 
     def _log(self) -> list[tuple[bytes, dict[str, Any]]]:
-        """The complete lines of the log, raw and parsed; a killed run may leave a torn
-        last line.
-        """
-        lines = (
-            self.metrics.read_bytes().splitlines(keepends=True) if self.metrics.is_file() else []
-        )
-        lines = [line for line in lines if line.endswith(b"\n")]
+        """The complete lines of the log, raw and parsed; a truncated last line is ignored."""
+        if not self.metrics.is_file():
+            return []
+        log = []
         try:
-            entries = [json.loads(line) for line in lines]
-            if not all(
-                isinstance(entry, dict) and isinstance(entry.get("step"), int) for entry in entries
-            ):
-                raise ValueError("a line without a step")
+            for line in self.metrics.read_bytes().splitlines(keepends=True):
+                if not line.endswith(b"\n"):
+                    continue
+                entry = json.loads(line)
+                if not isinstance(entry, dict) or not isinstance(entry.get("step"), int):
+                    raise ValueError("a line without a step")
+                log.append((line, entry))
         except (ValueError, RecursionError) as error:
-            fix = "remove the damaged line; the model does not depend on it, only its curve does"
             raise DataError(
-                "the training log is damaged", where=self.metrics, got=str(error), fix=fix
+                "the training log is damaged",
+                where=self.metrics,
+                got=str(error),
+                fix="remove the damaged line; the model does not depend on it, only its curve does",
             ) from error
-        return list(zip(lines, entries, strict=True))
+        return log
