@@ -67,7 +67,8 @@ __all__ = [
 def simulate(out: str | Path, *, overwrite: bool = False, **options: Any) -> BarFrames:
     """Simulate a market into a bar folder, with its true distributions beside the bars.
 
-    Returns the bars by symbol. Options are those of `vaiom.simulation.market.MarketConfig`: assets, bars, seed, end and others.
+    Returns the bars by symbol. Options are those of `vaiom.simulation.market.MarketConfig`: assets,
+    bars, seed, end and others.
     """
     from vaiom.market.folder import read_bars
     from vaiom.simulation.market import MarketConfig, write_market
@@ -120,9 +121,9 @@ def train(
 ) -> TrainResult:
     """Train an experiment into a run folder and keep the model with the fewest Validation bits.
 
-    `changes` are settings such as seed and steps. With `start`, a run or a packaged model's name, training continues from its weights, and the
-    result has a `verdict`: whether that helped, also against other runs (`against`). `settings` are
-    strings such as `steps=100`.
+    `changes` are settings such as seed and steps, `settings` are strings such as `steps=100`. With
+    `start`, a run or a packaged model's name, training continues from its weights, and the result
+    has a `verdict`: whether that helped, also against other runs (`against`).
     """
     require_installed("torch")
     from vaiom.experiments.refit import adapt
@@ -206,7 +207,8 @@ def audit(
 ) -> list[Proof]:
     """Prove that a corpus or a run does not see the future and matches its records.
 
-    With the bars that it was built from there are more proofs. Options are those of `vaiom.auditing.proof.AuditConfig`: cuts, seed, baselines and others.
+    With the bars that it was built from there are more proofs. Options are those of
+    `vaiom.auditing.proof.AuditConfig`: cuts, seed, baselines and others.
     """
     require_installed("torch")
     from vaiom.auditing.audit import audit_path

@@ -201,18 +201,18 @@ def read_json(path: Path) -> Any:
         raise DataError("not readable as JSON", where=path, got=str(error), fix=fix) from error
 
 
-def read_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of an .npz file by name; raises one of `BAD_ARRAYS`.
+def read_arrays(path: Path, most_bytes: int = MOST_UNPACKED) -> dict[str, npt.NDArray[Any]]:
+    """Read the arrays of an .npz file; raises one of `BAD_ARRAYS`.
 
-    Unlike NumPy's reader it allocates no more than the file really holds.
+    No more memory is allocated than the file really holds, and `most_bytes` at most.
     """
     import numpy as np
     from numpy.lib import format as npy
 
     arrays = {}
     with zipfile.ZipFile(path) as archive:
-        if sum(info.file_size for info in archive.infolist()) > MOST_UNPACKED:
-            raise ValueError(f"it would unpack to more than {MOST_UNPACKED} bytes")
+        if sum(info.file_size for info in archive.infolist()) > most_bytes:
+            raise ValueError(f"it would unpack to more than {most_bytes} bytes")
         for info in archive.infolist():
             stream = io.BytesIO(archive.read(info))
             major, _ = npy.read_magic(stream)
