@@ -253,12 +253,12 @@ def _require_replaceable(path: Path, overwrite: bool) -> None:
         raise DataError(problem, where=path, fix="choose another, or pass --overwrite")
     file = path / "manifest.json"
     manifest = read_json(file) if file.is_file() else {}
-    is_ours = isinstance(manifest, dict) and "symbols" in manifest
+    is_ours = isinstance(manifest, dict) and {"symbols", "series"} & manifest.keys()
     if not path.is_dir() or (not is_ours and any(path.iterdir())):
         raise DataError(
             "only what vaiom wrote is overwritten",
             where=path,
-            expected="an empty folder, or one whose manifest.json lists symbols",
+            expected="an empty folder, or one with a manifest.json of vaiom",
             fix="choose another folder, or remove this one yourself",
         )
 
