@@ -157,7 +157,7 @@ def _exported(forecaster: Forecaster) -> bytes | None:
 
 
 def _probs(forecaster: Forecaster, window: Window) -> Any:
-    return forecaster.forecast([window])[0].probs
+    return forecaster.forecast([window])[window.symbol].probs
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -109,7 +109,7 @@ def _race(
     for (symbol, bar), dist in zip(pushes, dists, strict=True):
         reference.push(symbol, bar, forecast=False)
         start = time.thread_time()
-        [expected] = forecaster.forecast([reference.window(symbol)])
+        expected = forecaster.forecast([reference.window(symbol)])[symbol]
         theirs.append(time.thread_time() - start)
         assert dist is not None
         worst = max(worst, float(np.abs(dist.probs - expected.probs).max()))

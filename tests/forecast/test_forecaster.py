@@ -501,7 +501,7 @@ def test_wild_prices_give_a_proper_forecast_or_a_refusal(forecaster: Forecaster,
         with pytest.raises(DataError, match="no scale"):
             forecaster.forecast([window])
         return
-    [dist] = forecaster.forecast([window])
+    dist = forecaster.forecast([window])["EURUSD"]
     assert dist.probs.sum() == pytest.approx(1)
     assert (dist.probs >= 0).all()
     assert dist.sigma > 0

@@ -125,7 +125,7 @@ def predict(
 
     frames = newest_bars(bars, symbol, forecaster.reads)
     windows = forecaster.windows(frames, symbol)
-    dists = forecaster.forecast(windows, now or utc_now(), horizon=horizon)
+    dists = list(forecaster.forecast(windows, now or utc_now(), horizon=horizon).values())
     answer = describe_forecasts(forecaster, dists)
     if csv:
         answer = replace(answer, shown=[as_csv(dists).removesuffix("\n")], notes=[])

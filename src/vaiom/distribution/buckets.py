@@ -68,20 +68,21 @@ class BucketDistribution:
         levels = np.asarray(q, np.float64)
         if not ((levels >= 0) & (levels <= 1)).all():
             raise ConfigError("a quantile's level is a probability", expected="0 to 1", got=q)
-        every = np.ones_like(self._sigma) * levels.ravel()
-        return self._shaped(self._quantile(every) * self._sigma, levels.shape)
+        return self._shaped(self._quantile(self._for_every_event(levels)), levels.shape)
 
     ppf = quantile
 
     def interval(self, level: float) -> tuple[Any, Any]:
         """The central interval of log returns that has this probability."""
-        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+        tail = (1 - level) / 2
+        return self.quantile(tail), self.quantile(1 - tail)
 
     def rvs(self, size: int | tuple[int, ...] = 1, seed: int | None = None) -> Floats:
         """Draw (..., *size) log returns, `size` from each distribution; none of them is zero."""
         shape = (size,) if isinstance(size, int | np.integer) else tuple(size)
-        uniform = np.random.default_rng(seed).random((len(self._sigma), math.prod(shape)))
-        return np.asarray(self._shaped(self._quantile(uniform) * self._sigma, shape))
+        rng = np.random.default_rng(seed)
+        levels = rng.random((len(self._sigma), math.prod(shape)))
+        return np.asarray(self._shaped(self._quantile(levels), shape))
 
     @property
     def prob_up(self) -> Any:
@@ -116,7 +117,9 @@ class BucketDistribution:
         `side` is "long" or "short". Levels are between 0 and 1.
         """
         levels = _risk_levels(level, side)
-        return -self.quantile(1 - levels) if side == "long" else self.quantile(levels)
+        if side == "long":
+            return -self.quantile(1 - levels)
+        return self.quantile(levels)
 
     def expected_shortfall(
         self, level: npt.ArrayLike = 0.99, side: str = "long", power: int = 1
@@ -128,10 +131,10 @@ class BucketDistribution:
         """
         levels = _risk_levels(level, side)
         losing_low = self if side == "long" else self._mirrored
-        moments = losing_low._moment_below(1 - levels.ravel(), power)
+        moments = losing_low._moment_below(self._for_every_event(1 - levels), power)
         return self._shaped(moments * (-self._sigma) ** power, levels.shape)
 
-    # Below, values are z = return / sigma and have the shape (N, M): M values of each of N events.
+    # Below, arrays have the shape (N, M), M values of each of N events; z is a return in sigmas.
 
     @cached_property
     def _sigma(self) -> Floats:
@@ -183,29 +186,33 @@ class BucketDistribution:
         share = np.divide(levels - low, high - low, out=np.ones(levels.shape), where=high > low)
         return piece, share
 
+    def _for_every_event(self, levels: Floats) -> Floats:
+        """(N, M) the same levels for each event."""
+        return np.ones_like(self._sigma) * levels.ravel()
+
     def _quantile(self, levels: Floats) -> Floats:
-        """The least z with P(Z <= z) >= level; infinite at 0 and 1 where a tail has mass."""
-        return self.shape.value(*self._locate(levels))
+        """Log returns at levels (N, M); infinite at 0 and 1 where a tail has mass."""
+        piece, share = self._locate(levels)
+        return self.shape.value(piece, share) * self._sigma
 
     def _moment(self, power: int) -> Floats:
         """(N, 1) the mean of Z ** power."""
         moments = np.diff(self._bounds) * self.shape.moments[power]
         return np.asarray(moments.sum(axis=1, keepdims=True))
 
-    def _moment_below(self, level: Floats, power: int) -> Floats:
-        """(N, M) means of Z ** power over the lowest outcomes of total probability `level` (M,).
+    def _moment_below(self, levels: Floats, power: int) -> Floats:
+        """(N, M) means of Z ** power over the lowest outcomes of these total probabilities.
 
-        Levels are between 0 and 1. The power of the quantile function is integrated over the whole
+        They are between 0 and 1. The power of the quantile function is integrated over the whole
         pieces below the level, and over the piece in which the level lies.
         """
-        levels = np.ones_like(self._sigma) * level
         piece, share = self._locate(levels)
         cut_piece = self.shape.moments_below(piece, share, power)
         if not piece.any():  # all in the lower tail, as most risk figures are
             return cut_piece
         moments = np.diff(self._bounds) * self.shape.moments[power]
-        sums = np.pad(np.cumsum(moments, axis=1), ((0, 0), (1, 0)))
-        whole_pieces = np.take_along_axis(sums, piece, axis=1)
+        below_knots = np.cumsum(moments, axis=1) - moments
+        whole_pieces = np.take_along_axis(below_knots, piece, axis=1)
         low, _ = self._bounds_of(piece)
         above_tail = (whole_pieces + (levels - low) * cut_piece) / levels
         return np.where(piece == 0, cut_piece, above_tail)

@@ -44,12 +44,10 @@ def summarise(dist: ReturnDistribution) -> dict[str, str]:
         "up": f"{dist.prob_up:.1%}",
     }
     for level in _LEVELS:
-        summary[f"{level:.0%}"] = f"{BASIS_POINTS * dist.quantile(level):+.1f}"
+        summary[f"{level:.0%}"] = _signed(dist.quantile(level))
     for side in SIDES:
-        at_risk = dist.value_at_risk(0.99, side)
-        shortfall = dist.expected_shortfall(0.99, side)
-        summary[f"VaR99 {side}"] = f"{BASIS_POINTS * at_risk:.1f}"
-        summary[f"ES99 {side}"] = f"{BASIS_POINTS * shortfall:.1f}"
+        summary[f"VaR99 {side}"] = _unsigned(dist.value_at_risk(0.99, side))
+        summary[f"ES99 {side}"] = _unsigned(dist.expected_shortfall(0.99, side))
     summary["zero"] = f"{dist.prob_zero:.1%}"
     return summary
 
@@ -57,11 +55,12 @@ def summarise(dist: ReturnDistribution) -> dict[str, str]:
 def short_text(dist: ReturnDistribution) -> str:
     """A forecast in one line, for `repr`."""
     low, high = dist.interval(0.9)
-    interval = f"{BASIS_POINTS * low:+.1f} to {BASIS_POINTS * high:+.1f} bp"
-    figures = f"prob_up {dist.prob_up:.3f}, 5% to 95% {interval}"
-    notes = "".join(f"; {note}" for note in dist.notes)
-    origin = f"{dist.symbol}, {_span(dist)} after {dist.as_of}"
-    return f"<ReturnDistribution {origin}, given a non-zero return: {figures}{notes}>"
+    parts = [
+        f"{dist.symbol}, {_span(dist)} after {dist.as_of}, given a non-zero return: "
+        f"prob_up {dist.prob_up:.3f}, 5% to 95% {_signed(low)} to {_signed(high)} bp",
+        *dist.notes,
+    ]
+    return f"<ReturnDistribution {'; '.join(parts)}>"
 
 
 def long_text(dist: ReturnDistribution) -> str:
@@ -116,6 +115,14 @@ def _new_axes() -> Axes:
     return ax
 
 
+def _signed(log_return: float) -> str:
+    return f"{BASIS_POINTS * log_return:+.1f}"
+
+
+def _unsigned(log_return: float) -> str:
+    return f"{BASIS_POINTS * log_return:.1f}"
+
+
 def _cautions(dist: ReturnDistribution) -> list[str]:
     """A word for each reason to trust a forecast less."""
     cautions = {
@@ -140,7 +147,11 @@ def _facts(dist: ReturnDistribution) -> list[tuple[str, str]]:
     """The main figures by what they are."""
     summary = summarise(dist)
     quantiles = [summary[f"{level:.0%}"] for level in _LEVELS]
-    risks = [f"{side} {summary[f'VaR99 {side}']} / {summary[f'ES99 {side}']}" for side in SIDES]
+    risks = []
+    for side in SIDES:
+        at_risk = summary[f"VaR99 {side}"]
+        shortfall = summary[f"ES99 {side}"]
+        risks.append(f"{side} {at_risk} / {shortfall}")
     mean = f"{BASIS_POINTS * dist.mean():+.2f} bp"
     zero = f"{dist.prob_zero:.2%} of this asset's Train returns after a close that moved"
     return [
@@ -153,6 +164,6 @@ def _facts(dist: ReturnDistribution) -> list[tuple[str, str]]:
 
 
 def _bucket_ranges(dist: ReturnDistribution) -> list[str]:
-    inner = [f"{BASIS_POINTS * edge:+.1f}" for edge in dist.return_edges[1:-1]]
+    inner = [_signed(edge) for edge in dist.return_edges[1:-1]]
     between = [f"{low} to {high}" for low, high in pairwise(inner)]
     return [f"below {inner[0]}", *between, f"above {inner[-1]}"]

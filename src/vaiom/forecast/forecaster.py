@@ -9,7 +9,7 @@ of a window).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -28,7 +28,7 @@ from vaiom.features.cross import cross_columns
 from vaiom.features.fields import UNKNOWN_ASSET
 from vaiom.features.inputs import inputs_of
 from vaiom.features.rows import BarFeatures, RowColumns, bars_of
-from vaiom.forecast.backend import BATCH, Backend, Meta, Probabilities
+from vaiom.forecast.backend import BATCH, Backend, Events, Meta, Probabilities
 from vaiom.forecast.bars import MIN_BARS, moment_of, moment_or_now, prepare_bars
 from vaiom.forecast.cautions import clock_notes, mask_notes, unknown_asset_note
 from vaiom.forecast.frames import is_pandas, split_assets
@@ -168,7 +168,7 @@ class Forecaster:
         """
         self.at(horizon)
         windows = self.windows(bars, symbol)
-        dists = self._by_symbol(windows, now, horizon)
+        dists = self.forecast(windows, moment_or_now(now), horizon=horizon)
         return dists if symbol is None else dists[symbol]
 
     def joint(
@@ -184,7 +184,7 @@ class Forecaster:
         if not assets:
             raise ConfigError("there are no bars to forecast from", expected='{"EURUSD": frame}')
         windows = [cut_window(assets, self.reads, each, self.context) for each in assets]
-        dists = self._by_symbol(windows, now, horizon)
+        dists = self.forecast(windows, moment_or_now(now), horizon=horizon)
         fit = fitted_dependence(self)
         series = {
             symbol: score_last_rows(self, symbol, rows, fit.memory)
@@ -234,9 +234,7 @@ class Forecaster:
         assets = self._rows_of(bars, symbol)
         histories = {}
         for each in [symbol] if symbol else assets:
-            meta = self.meta(each)
-            events = inputs_of(self.config, assets[each], meta)
-            probs = self.backend.probs_after_each(events, meta, self.context, horizon)
+            probs = self.probs_after_each(each, assets[each], horizon)
             first = MIN_BARS - 1
             histories[each] = History(
                 forecaster=self,
@@ -276,8 +274,9 @@ class Forecaster:
         windows = self.windows(bars, symbol)
         by_horizon = [self.forecast(windows, horizon=horizon) for horizon in self.horizons]
         paths = {}
-        for dists in zip(*by_horizon, strict=True):
-            paths[dists[0].symbol] = sample_paths(dists, n, seed)
+        for window in windows:
+            dists = [each[window.symbol] for each in by_horizon]
+            paths[window.symbol] = sample_paths(dists, n, seed)
         return paths if symbol is None else paths[symbol]
 
     def at(self, horizon: int) -> TargetFit:
@@ -291,6 +290,15 @@ class Forecaster:
     def meta(self, symbol: str) -> Meta:
         """(3,) metadata of an asset: asset id, class id, timeframe id."""
         return self._metas[symbol] if symbol in self._metas else self.tokenizer.meta(symbol)
+
+    def inputs(self, symbol: str, columns: RowColumns) -> Events:
+        """(rows, fields) inputs of the model from stored columns of an asset."""
+        return inputs_of(self.config, columns, self.meta(symbol))
+
+    def probs_after_each(self, symbol: str, columns: RowColumns, horizon: int = 1) -> Probabilities:
+        """(rows, 16) probabilities after each row, from it and at most a context of rows so far."""
+        inputs = self.inputs(symbol, columns)
+        return self.backend.probs_after_each(inputs, self.meta(symbol), self.context, horizon)
 
     def online(self) -> OnlineForecaster:
         """A forecaster for live bars; give it the bars so far with `extend_many`."""
@@ -307,36 +315,28 @@ class Forecaster:
         return [cut_window(assets, self.reads, each, self.context) for each in wanted]
 
     def forecast(
-        self, windows: Iterable[Window], now: datetime | None = None, *, horizon: int = 1
-    ) -> list[ReturnDistribution]:
-        """Forecasts in the order of the windows; windows of equal length are batched."""
-        self.at(horizon)
-        windows = list(windows)
-        by_length: dict[int, list[int]] = {}
-        for number, window in enumerate(windows):
-            window.require_scale()
-            by_length.setdefault(len(window), []).append(number)
-        probs: dict[int, Probabilities] = {}
-        for numbers in by_length.values():
-            for start in range(0, len(numbers), BATCH):
-                batch = numbers[start : start + BATCH]
-                metas = [self.meta(windows[number].symbol) for number in batch]
-                inputs = [
-                    inputs_of(self.config, windows[number].columns, meta)
-                    for number, meta in zip(batch, metas, strict=True)
-                ]
-                answers = self.backend.probs(np.stack(inputs), np.stack(metas), horizon)
-                probs |= zip(batch, answers, strict=True)
-        return [
-            self.distribution(window, probs[number], now, horizon=horizon)
-            for number, window in enumerate(windows)
-        ]
-
-    def _by_symbol(
-        self, windows: Iterable[Window], now: datetime | None, horizon: int
+        self, windows: Sequence[Window], now: datetime | None = None, *, horizon: int = 1
     ) -> dict[str, ReturnDistribution]:
-        dists = self.forecast(windows, moment_or_now(now), horizon=horizon)
-        return {dist.symbol: dist for dist in dists}
+        """Forecasts by symbol, in the order of the windows; windows of equal length are batched."""
+        self.at(horizon)
+        by_length: dict[int, list[Window]] = {}
+        for window in windows:
+            window.require_scale()
+            by_length.setdefault(len(window), []).append(window)
+        probs: dict[str, Probabilities] = {}
+        for alike in by_length.values():
+            for start in range(0, len(alike), BATCH):
+                batch = alike[start : start + BATCH]
+                symbols = [window.symbol for window in batch]
+                inputs = [self.inputs(window.symbol, window.columns) for window in batch]
+                metas = [self.meta(symbol) for symbol in symbols]
+                found = self.backend.probs(np.stack(inputs), np.stack(metas), horizon)
+                probs |= zip(symbols, found, strict=True)
+        dists = {}
+        for window in windows:
+            own = probs[window.symbol]
+            dists[window.symbol] = self.distribution(window, own, now, horizon=horizon)
+        return dists
 
     def distribution(
         self,

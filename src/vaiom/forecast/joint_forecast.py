@@ -21,7 +21,6 @@ from vaiom.distribution.dependence import (
 from vaiom.distribution.joint import JointDistribution
 from vaiom.distribution.returns import ReturnDistribution, notes_of
 from vaiom.errors import ConfigError, DataError, require_installed
-from vaiom.features.inputs import inputs_of
 from vaiom.features.rows import RowColumns
 
 if TYPE_CHECKING:
@@ -50,9 +49,7 @@ def forecast_rows(
 
     The rows should begin a context before them: then each forecast sees what `predict` does.
     """
-    meta = forecaster.meta(symbol)
-    events = inputs_of(forecaster.config, rows, meta)
-    probs = forecaster.backend.probs_after_each(events, meta, forecaster.context)[-number:]
+    probs = forecaster.probs_after_each(symbol, rows)[-number:]
     last = {name: column[-len(probs) :] for name, column in rows.items()}
     shape = forecaster.at(1).shape
     return BucketDistribution(probs=probs, sigma=last["sigma20"], shape=shape), last

@@ -215,8 +215,7 @@ class OnlineForecaster:
         decoder = self.forecaster.backend.decoder
         if decoder is None:
             windows = [self.window(symbol) for symbol in symbols]
-            dists = self.forecaster.forecast(windows, now, horizon=horizon)
-            return dict(zip(symbols, dists, strict=True))
+            return self.forecaster.forecast(windows, now, horizon=horizon)
         for symbol in symbols:
             self._require_bars(symbol)
         self._read_others(symbols)
