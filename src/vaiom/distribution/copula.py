@@ -82,13 +82,18 @@ def log_density(correlation: Floats, pit: Floats, degrees: float | None = None) 
     """
     size = len(pit)
     scores = scores_of(pit, degrees)
+    squares = scores**2
     root = np.linalg.cholesky(correlation)
-    distance = float(np.sum(np.linalg.solve(root, scores) ** 2))
-    volume = -float(np.log(np.diag(root)).sum())
+    independent = np.linalg.solve(root, scores)
+    distance = float(independent @ independent)
+    log_volume = float(np.log(np.diag(root)).sum())
     if degrees is None:
-        return volume + (float(scores @ scores) - distance) / 2
-    joint = -(degrees + size) / 2 * math.log1p(distance / degrees)
-    alone = -(degrees + 1) / 2 * float(np.log1p(scores**2 / degrees).sum())
-    gammas = math.lgamma((degrees + size) / 2) + (size - 1) * math.lgamma(degrees / 2)
-    gammas -= size * math.lgamma((degrees + 1) / 2)
-    return volume + gammas + joint - alone
+        return (float(squares.sum()) - distance) / 2 - log_volume
+    # Half the degrees of freedom, also with one and with all scores more.
+    half = degrees / 2
+    half_alone = half + 0.5
+    half_joint = half + size / 2
+    joint = math.lgamma(half_joint) - half_joint * math.log1p(distance / degrees)
+    shared = math.lgamma(half) * (size - 1)
+    alone = size * math.lgamma(half_alone) - half_alone * float(np.log1p(squares / degrees).sum())
+    return joint + shared - alone - log_volume

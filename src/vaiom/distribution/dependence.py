@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -31,6 +32,8 @@ from vaiom.features.typing import Columns
 from vaiom.files import read_json
 from vaiom.market.symbols import default_class
 
+_LEAST_EIGENVALUE = 1e-12
+"""Of a positive definite matrix, over the largest."""
 _LEAST_WEIGHT = 0.01
 """A stamp whose weight in the average is smaller may be left out."""
 _MOST_EXPLAINED = 0.5
@@ -97,8 +100,9 @@ class Dependence:
         for matrix in (self.covariance, self.correlation):
             if matrix.shape != (size, size):
                 raise ValueError("a matrix of another size than the assets")
-            variances = np.linalg.eigvalsh(matrix)
-            if not np.array_equal(matrix, matrix.T) or not variances[0] > 1e-12 * variances[-1] > 0:
+            values = np.linalg.eigvalsh(matrix)
+            is_positive = values[0] > _LEAST_EIGENVALUE * values[-1] > 0
+            if not is_positive or not np.array_equal(matrix, matrix.T):
                 raise ValueError("a matrix that is not positive definite")
 
     @classmethod
@@ -136,13 +140,12 @@ class Dependence:
         """The mean correlation of pairs of assets by their classes, where Train had such pairs."""
         correlation = correlation_of(self.covariance)
         classes = np.array(self.classes)
-        is_pair = ~np.eye(len(classes), dtype=bool)
+        is_other = ~np.eye(len(classes), dtype=bool)
         means = {}
-        for first in self.classes:
-            for second in self.classes:
-                pairs = is_pair & np.outer(classes == first, classes == second)
-                if pairs.any():
-                    means[first, second] = float(correlation[pairs].mean())
+        for first, second in product(set(self.classes), repeat=2):
+            is_pair = is_other & np.outer(classes == first, classes == second)
+            if is_pair.any():
+                means[first, second] = float(correlation[is_pair].mean())
         return means
 
 
@@ -225,11 +228,13 @@ class DependenceState:
 
         It is the geometric mean of the scales, over the average ones of assets that are known.
         """
-        known = [number for number, symbol in enumerate(symbols) if symbol in self._index]
-        if not known:
-            return math.exp(np.log(scales).mean())
-        variances = np.diag(self.covariance)[self._places([symbols[each] for each in known])]
-        return math.exp(np.log(scales[known] / np.sqrt(variances)).mean())
+        deviations = np.sqrt(np.diag(self.covariance))
+        ratios = [
+            scale / deviations[self._index[symbol]]
+            for symbol, scale in zip(symbols, scales, strict=True)
+            if symbol in self._index
+        ]
+        return math.exp(np.log(ratios or scales).mean())
 
     def _with_assets(self, symbols: Sequence[str], scales: Floats) -> DependenceState:
         """The state with all these assets, of which new ones have these scales."""
@@ -245,20 +250,24 @@ class DependenceState:
         """
         known = dict(zip(self.fit.symbols, self.fit.classes, strict=True))
         own = default_class(symbol)
-        classes = [known.get(other) or default_class(other) for other in self.symbols]
-        means = np.array([self.fit.class_means.get((own, other), 0.0) for other in classes])
+        means = []
+        for other in self.symbols:
+            pair = own, known.get(other) or default_class(other)
+            means.append(self.fit.class_means.get(pair, 0.0))
+        correlations = np.array(means)
         return replace(
             self,
             symbols=(*self.symbols, symbol),
-            covariance=_grown(self.covariance, means, scale),
-            target=_grown(self.target, means, scale),
+            covariance=_grown(self.covariance, correlations, scale),
+            target=_grown(self.target, correlations, scale),
             counts=np.append(self.counts, 0),
         )
 
 
 def _grown(covariance: Floats, correlations: Floats, scale: float) -> Floats:
     """The covariance with one more asset; its correlations (n,) are cut to explain half at most."""
-    explained = float(correlations @ np.linalg.solve(correlation_of(covariance), correlations))
+    slopes = np.linalg.solve(correlation_of(covariance), correlations)
+    explained = float(correlations @ slopes)
     if explained > _MOST_EXPLAINED:
         correlations = correlations * math.sqrt(_MOST_EXPLAINED / explained)
     covariances = scale * correlations * np.sqrt(np.diag(covariance))
@@ -276,13 +285,15 @@ def update_ewma(average: Floats, values: Floats, decay: float) -> Floats:
     if not absent.any():
         return decay * average + (1 - decay) * np.outer(values, values)
     present = ~absent
+    among_absent = np.ix_(absent, absent)
     between = average[np.ix_(present, absent)]
     slopes = np.linalg.solve(average[np.ix_(present, present)], between)
     filled = values.copy()
     filled[absent] = values[present] @ slopes
     products = np.outer(filled, filled)
-    products[np.ix_(absent, absent)] += average[np.ix_(absent, absent)] - between.T @ slopes
-    return decay * average + (1 - decay) * (products + products.T) / 2
+    products[among_absent] += average[among_absent] - between.T @ slopes
+    symmetric = (products + products.T) / 2
+    return decay * average + (1 - decay) * symmetric
 
 
 def with_variances(covariance: Floats, variances: Floats) -> Floats:
@@ -328,9 +339,10 @@ def score_series(dists: BucketDistribution, prob_zero: float, columns: Columns) 
 
     `dists` are the forecasts after each of the rows; the first bar has no forecast.
     """
-    log_ret = columns["log_ret"][1:]
-    usable = has_return(columns)[1:] & (columns["sigma20"][:-1] > 0)
-    forecasts = replace(dists, probs=dists.probs[:-1][usable], sigma=dists.sigma[:-1][usable])
-    pit = pit_of(forecasts, prob_zero, log_ret[usable].astype(np.float64))
-    stamps = columns["timestamp"][1:][usable]
-    return ScoreSeries(stamps, scores_of(pit), scale_of(forecasts))
+    has_scale = columns["sigma20"][:-1] > 0
+    before = np.flatnonzero(has_scale & has_return(columns)[1:])
+    after = before + 1
+    forecasts = replace(dists, probs=dists.probs[before], sigma=dists.sigma[before])
+    log_ret = columns["log_ret"][after].astype(np.float64)
+    scores = scores_of(pit_of(forecasts, prob_zero, log_ret))
+    return ScoreSeries(columns["timestamp"][after], scores, scale_of(forecasts))

@@ -50,9 +50,12 @@ class Marginal:
 
     def cdf(self, x: float) -> float:
         """P(log return <= x)."""
-        level = (1 - self.prob_zero) * self.forecast.cdf(float(x)) + self.prob_zero * (x >= 0)
+        level = (1 - self.prob_zero) * self.forecast.cdf(float(x))
+        if x >= 0:
+            level += self.prob_zero
         score = scores_of(np.array(level), self.forecast_degrees)
-        return float(levels_of((score - self.location) / self.scale, self.degrees))
+        standardised = (score - self.location) / self.scale
+        return float(levels_of(standardised, self.degrees))
 
     def quantile(self, q: float) -> float:
         """The quantile of the log return at level q."""
@@ -67,13 +70,15 @@ class Marginal:
         levels = np.clip(levels, LEAST_TAIL, 1 - LEAST_TAIL)
         knot_levels, knot_returns = self._quantile_knots
         returns = np.interp(levels, knot_levels, knot_returns)
-        shape, sigma = self.forecast.shape, self.forecast.sigma
-        below = levels < knot_levels[0]
-        excess = shape.lower.excess(levels[below] / knot_levels[0])
+        shape = self.forecast.shape
+        sigma = self.forecast.sigma
+        first, last = knot_levels[[0, -1]]
+        below = levels < first
+        excess = shape.lower.excess(levels[below] / first)
         returns[below] = knot_returns[0] - excess * sigma
-        above = levels > knot_levels[-1]
-        excess = shape.upper.excess((1 - levels[above]) / (1 - knot_levels[-1]))
-        returns[above] = knot_returns[-1] + excess * sigma
+        above = levels > last
+        survival = (1 - levels[above]) / (1 - last)
+        returns[above] = knot_returns[-1] + shape.upper.excess(survival) * sigma
         return returns.reshape(np.shape(scores))
 
     @cached_property
@@ -207,7 +212,9 @@ class JointDistribution:
         if not others:
             expected = "a return of some of the assets, not of all"
             raise ConfigError("nothing is left to forecast", expected=expected)
-        pit = [pit_of(self.dists[each], self.prob_zero[each], values[each]) for each in values]
+        pit = []
+        for symbol, value in values.items():
+            pit.append(pit_of(self.dists[symbol], self.prob_zero[symbol], value))
         scores = scores_of(np.array(pit), self.forecast_degrees) - self.location[known]
         rest = self._places(list(others))
         own = self.scatter[np.ix_(known, known)]

@@ -118,8 +118,9 @@ class Portfolio:
         worst = self._worst(level)
         shortfalls = -self.profits[worst].mean(axis=0)
         near = max(1, round(_NEAR * (1 - level) * len(self.profit)))
-        first, stop = max(0, len(worst) - near), len(worst) + near + 1
-        limits = -self.profits[self._order[first:stop]].mean(axis=0)
+        first = max(0, len(worst) - near)
+        around = self._order[first : len(worst) + near + 1]
+        limits = -self.profits[around].mean(axis=0)
         if limits.sum():
             limits *= self.value_at_risk(level) / limits.sum()
         contributions = {}

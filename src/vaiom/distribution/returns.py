@@ -110,7 +110,8 @@ def stack(dists: Sequence[ReturnDistribution]) -> BucketDistribution:
 def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
     """`to_dict` of many forecasts of one shape, computed together."""
     many = stack(dists)
-    up, mean = many.prob_up.tolist(), many.mean().tolist()
+    mean = many.mean().tolist()
+    prob_up = many.prob_up.tolist()
     # One call for all levels costs little more than a call for one.
     risk = np.array(RISK_LEVELS)
     levels = np.concatenate([SHOWN_LEVELS, 1 - risk, risk])
@@ -126,7 +127,7 @@ def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
             "edges": _finite_or_none(dist.edges),
             "return_edges": _finite_or_none(dist.return_edges),
             "prob_zero": dist.prob_zero,
-            "prob_up": up[event],
+            "prob_up": prob_up[event],
             "mean": mean[event],
             "quantiles": _by_level(SHOWN_LEVELS, quantiles[event]),
             "value_at_risk": _by_side(at_risk, event),

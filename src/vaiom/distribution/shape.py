@@ -142,14 +142,17 @@ class ReturnShape:
         starts, widths = self._pieces
         low = starts[piece]
         high = low + share * widths[piece]
-        inside = (low + high) / 2 if power == 1 else (low * low + low * high + high * high) / 3
+        inside = (low + high) / 2
+        if power == 2:
+            inside = (low**2 + low * high + high**2) / 3
+        first, last = self.knots[[0, -1]]
         cut = self.lower.excess(share)
-        below = (-1) ** power * self.lower.moment_beyond(cut, -self.knots[0], power)
-        last = self.knots[-1]
-        whole = self.upper.moment_beyond(np.zeros(()), last, power)
+        below = (-1) ** power * self.lower.moment_beyond(cut, -first, power)
+        # In the upper tail the lowest share is all but the rest.
         rest = np.where(piece == len(self.knots), 1 - share, 0)
         cut = self.upper.excess(np.where(rest > 0, rest, 1))
-        above = (whole - rest * self.upper.moment_beyond(cut, last, power)) / share
+        all_of_it = self.upper.moment_beyond(np.zeros(()), last, power)
+        above = (all_of_it - rest * self.upper.moment_beyond(cut, last, power)) / share
         return self._by_piece(piece, below, inside, above)
 
     def _by_piece(self, piece: Ints, below: Floats, inside: Floats, above: Floats) -> Floats:
