@@ -27,7 +27,8 @@ from vaiom.model.checkpoint import USE, load_checkpoint, save_checkpoint
 from vaiom.model.vaiom import Vaiom as Network
 from vaiom.run import Run
 from vaiom.training.experiment import experiment_of_checkpoint
-from vaiom.training.loop import teachers_of, train
+from vaiom.training.loop import train
+from vaiom.training.teachers import teachers_of
 
 NO_BARS = "the bars' own hashes need --bars"
 OTHER = "0" * 64

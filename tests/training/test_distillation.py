@@ -19,7 +19,8 @@ from vaiom.model.checkpoint import load_checkpoint
 from vaiom.model.heads import objective
 from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
-from vaiom.training.loop import mean_probs, teachers_of, train
+from vaiom.training.loop import train
+from vaiom.training.teachers import mean_probs, teachers_of
 from vaiom.training.windows import DeviceCorpus
 
 ALONE = TINY.with_changes(positions="rotary", attention_window=6, steps=8, mirror=0.5)

@@ -35,7 +35,9 @@ from vaiom.model.checkpoint import USE, load_checkpoint
 from vaiom.run import BEST_NAME, CONFIG_NAME, METRICS_NAME, Run
 from vaiom.training.devices import resolve_device
 from vaiom.training.experiment import changed, experiment_of_checkpoint, experiment_of_run
-from vaiom.training.loop import require_start, teachers_of, train
+from vaiom.training.loop import train
+from vaiom.training.start import require_start
+from vaiom.training.teachers import teachers_of
 
 if TYPE_CHECKING:
     from vaiom.corpus.build import CorpusConfig

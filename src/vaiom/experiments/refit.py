@@ -25,7 +25,8 @@ from vaiom.run import Run, find_run
 from vaiom.training.devices import is_rank_0, resolve_device
 from vaiom.training.experiment import experiment_of_checkpoint
 from vaiom.training.horizon_training import train_horizons
-from vaiom.training.loop import TrainResult, require_start, train
+from vaiom.training.loop import TrainResult, train
+from vaiom.training.start import require_start
 
 SELECTING = timedelta(weeks=26)
 """Half a year of Validation, in whole weeks, as markets have them."""
