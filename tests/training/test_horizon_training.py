@@ -16,7 +16,7 @@ from vaiom.corpus.store import Corpus
 from vaiom.errors import DataError
 from vaiom.model.checkpoint import Checkpoint, load_checkpoint
 from vaiom.run import Run
-from vaiom.training import horizons
+from vaiom.training import horizon_training as horizons
 from vaiom.training.horizon_training import train_horizons
 from vaiom.training.loop import train
 from vaiom.training.windows import hidden_states
