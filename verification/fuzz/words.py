@@ -156,4 +156,4 @@ def _bar_manifest(file: Path) -> object:
 
 def _ledger(file: Path) -> object:
     ledger = DayLedger(file.parent)
-    return [ledger.is_finished(day) for day in ledger.lines("EURUSD")]
+    return [ledger.is_finished(day) for day in ledger.records("EURUSD")]
