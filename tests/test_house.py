@@ -82,20 +82,18 @@ def test_rooms_import_only_to_their_left(path: Path) -> None:
     assert imports_of(path) <= allowed
 
 
-MOST = {"per_line": 5.15, "per_statement": 7.8, "packed": 612}
+MOST = {"per_line": 4.95, "per_statement": 6.8, "packed": 250}
 """Of `src` as `tools/house.py` measures it. These numbers only ever fall."""
-LEAST_DOC_WORDS = 22.0
+LEAST_DOC_WORDS = 31.0
 """Words of docstrings for each hundred expressions of `src`; this one only rises."""
-LONGEST_FILE = 632
+LONGEST_FILE = 640
 SEVERAL_ROOMS = {
     "__init__.py",
-    "Bars",
     "Calibration",
-    "Engine",
     "ModelCard",
+    "Origin",
     "figures.py",
     "forecasts.py",
-    "horizons.py",
     "joint.py",
     "ledger.py",
     "run.py",
