@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-import polars as pl
 
 from vaiom.corpus.targets import TargetFit, fit_of_next_bar
 from vaiom.distribution.dependence import Dependence
@@ -31,10 +29,10 @@ from vaiom.features.rows import BarFeatures, RowColumns, bars_of
 from vaiom.forecast.backend import BATCH, Backend, Events, Meta, Probabilities
 from vaiom.forecast.bars import MIN_BARS, moment_of, moment_or_now, prepare_bars
 from vaiom.forecast.cautions import clock_notes, mask_notes, unknown_asset_note
-from vaiom.forecast.frames import is_pandas, split_assets
+from vaiom.forecast.frames import frames_by_symbol, split_assets, table_like
 from vaiom.forecast.joint_forecast import dependence_after, fitted_dependence, join, score_last_rows
 from vaiom.forecast.opening import find_model_file, open_model
-from vaiom.forecast.window import Bools, History, Window, cut_window
+from vaiom.forecast.window import History, Window, cut_window, find_absent
 from vaiom.market.sessions import next_stamp
 from vaiom.market.timeframes import timeframe_of
 from vaiom.model.checkpoint import ModelCard
@@ -186,10 +184,9 @@ class Forecaster:
         windows = [cut_window(assets, self.reads, each, self.context) for each in assets]
         dists = self.forecast(windows, moment_or_now(now), horizon=horizon)
         fit = fitted_dependence(self)
-        series = {
-            symbol: score_last_rows(self, symbol, rows, fit.memory)
-            for symbol, rows in assets.items()
-        }
+        series = {}
+        for symbol, rows in assets.items():
+            series[symbol] = score_last_rows(self, symbol, rows, fit.memory)
         return join(dists, dependence_after(fit, series))
 
     def predict_df(
@@ -212,13 +209,12 @@ class Forecaster:
             id_column: list(dists),
             timestamp_column: [dist.target_time for dist in dists.values()],
             "target_name": ["log_return"] * len(dists),
-            "predictions": [dist.quantile(0.5) for dist in dists.values()],
+            "predictions": [dist.median() for dist in dists.values()],
         }
         for level in quantile_levels:
             columns[str(level)] = [dist.quantile(level) for dist in dists.values()]
         columns["notes"] = ["; ".join(dist.notes) for dist in dists.values()]
-        library: Any = import_module("pandas") if is_pandas(frame) else pl
-        return library.DataFrame(columns)
+        return table_like(frame, columns)
 
     @overload
     def predict_all(self, bars: Mapping[str, Any], *, horizon: int = ...) -> dict[str, History]: ...
@@ -241,19 +237,10 @@ class Forecaster:
                 symbol=each,
                 rows=assets[each],
                 probs=probs[first:],
-                absent=self._absent(assets, each)[first:],
+                absent=find_absent(assets, self.reads, each)[first:],
                 horizon=horizon,
             )
         return histories if symbol is None else histories[symbol]
-
-    def _absent(self, assets: Mapping[str, RowColumns], symbol: str) -> Bools:
-        """(bars, assets that the model reads): True if without a bar at the asset's stamp."""
-        stamps = assets[symbol]["timestamp"]
-        absent = np.ones((len(stamps), len(self.reads)), bool)
-        for number, other in enumerate(self.reads):
-            if other in assets:
-                absent[:, number] = ~np.isin(stamps, assets[other]["timestamp"])
-        return absent
 
     @overload
     def paths(
@@ -394,18 +381,11 @@ class Forecaster:
 
     def _rows_of(self, bars: Any, symbol: str | None) -> dict[str, RowColumns]:
         """The rows of whole histories by symbol; only of one asset if no other is read."""
-        if not isinstance(bars, Mapping):
-            if symbol is None:
-                expected = 'symbol="EURUSD", or {"EURUSD": frame}'
-                raise ConfigError("whose bars are these?", expected=expected)
-            bars = {symbol: bars}
-        if symbol is not None and symbol not in bars:
-            expected = ", ".join(bars)
-            raise ConfigError("no bars of this asset", expected=expected, got=f"symbol={symbol!r}")
+        frames = frames_by_symbol(bars, symbol)
         assets = {}
-        for each in [symbol] if symbol and not self.reads_other_assets else bars:
+        for each in [symbol] if symbol and not self.reads_other_assets else frames:
             min_bars = MIN_BARS if symbol in (None, each) else 1
-            frame = prepare_bars(bars[each], each, self.tokenizer.timeframe, min_bars)
+            frame = prepare_bars(frames[each], each, self.tokenizer.timeframe, min_bars)
             assets[each], _ = self.rows(bars_of(frame, f"bars of {each}"))
         if self.reads_other_assets and assets:
             for each, fields in cross_columns(assets, self.symbols).items():

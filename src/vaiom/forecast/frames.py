@@ -1,18 +1,20 @@
 """Tables of bars that users pass: pandas or Polars, in the spellings that files have too.
 
 Enters: a frame of one asset, or a long frame of many. Leaves: Polars frames with the column names
-of a bar folder, whose types `vaiom.forecast.bars` checks. pandas is never imported here.
+of a bar folder, whose types `vaiom.forecast.bars` checks. pandas is
+imported for those alone who use it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from vaiom.errors import DataError
+from vaiom.errors import ConfigError, DataError
 from vaiom.market.folder import BAR_COLUMNS, check_symbol
 from vaiom.market.formats.columns import guess_roles
 from vaiom.market.symbols import find_pair
@@ -33,6 +35,25 @@ def require_table(frame: Any, where: str) -> Any:
         return frame
     expected = "a pandas or Polars DataFrame"
     raise DataError("not a table of bars", where=where, expected=expected, got=type(frame))
+
+
+def frames_by_symbol(bars: Any, symbol: str | None) -> Mapping[str, Any]:
+    """Frames by symbol, from such a mapping or from the frame of the asset `symbol`."""
+    if not isinstance(bars, Mapping):
+        if symbol is None:
+            expected = 'symbol="EURUSD", or {"EURUSD": frame}'
+            raise ConfigError("whose bars are these?", expected=expected)
+        return {symbol: bars}
+    if symbol is not None and symbol not in bars:
+        expected = ", ".join(bars)
+        raise ConfigError("no bars of this asset", expected=expected, got=f"symbol={symbol!r}")
+    return bars
+
+
+def table_like(frame: Any, columns: dict[str, list[Any]]) -> Any:
+    """A pandas DataFrame if the frame is one, else a Polars DataFrame."""
+    library: Any = import_module("pandas") if is_pandas(frame) else pl
+    return library.DataFrame(columns)
 
 
 def split_assets(frame: Any, id_column: str, timestamp_column: str) -> dict[str, Any]:

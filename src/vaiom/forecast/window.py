@@ -170,3 +170,13 @@ def _has_bar(stamps: Ints, stamp: int) -> bool:
     if last <= stamp:
         return bool(last == stamp)
     return bool(stamps[stamps.searchsorted(stamps.dtype.type(stamp))] == stamp)
+
+
+def find_absent(assets: Mapping[str, RowColumns], reads: Sequence[str], symbol: str) -> Bools:
+    """(bars, assets that the model `reads`): True if without a bar at the stamp of a bar."""
+    stamps = assets[symbol]["timestamp"]
+    absent = np.ones((len(stamps), len(reads)), bool)
+    for number, other in enumerate(reads):
+        if other in assets:
+            absent[:, number] = ~np.isin(stamps, assets[other]["timestamp"])
+    return absent
