@@ -20,6 +20,7 @@ import polars as pl
 from benchmarks.folder_peak import peak_mib
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import write_symbol
+from vaiom.serve.answers import describe_assets
 from vaiom.serve.state import LiveAssets
 from vaiom.serve.store import Store
 
@@ -67,7 +68,7 @@ def measure(assets: int, bars: int) -> dict[str, float]:
             if source:
                 live.store.close()
         began = time.perf_counter()
-        live.assets()
+        describe_assets(live)
         seconds["first_forecasts_seconds"] = time.perf_counter() - began
         live.store.close()
     return {"assets": assets, "bars": bars, **seconds, "peak_mib": peak_mib()}

@@ -25,9 +25,10 @@ from vaiom.features.fields import CROSS_FIELDS
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.model.vaiom import Vaiom
-from vaiom.serve.app import Service, make_app
+from vaiom.serve.app import make_app
 from vaiom.serve.follow import BarRow
 from vaiom.serve.run import ServeConfig
+from vaiom.serve.service import Service
 from vaiom.serve.state import LiveAssets
 from vaiom.serve.store import Store
 

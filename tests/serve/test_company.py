@@ -18,8 +18,8 @@ from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.stream import OnlineForecaster
 from vaiom.model.incremental import IncrementalDecoder
-from vaiom.serve.app import Service
 from vaiom.serve.schemas import PushAnswer
+from vaiom.serve.service import Service
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_live_bar_is_one_step_of_a_windowed_model(
     service = Service(config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars, backfill=0))
     service.live.newest("EURUSD")
     for symbol, numbers, steps in (
-        ("XAUUSD", [0], 3),  # nothing was asked of it yet
+        ("XAUUSD", [0], 2),  # nothing was asked of it yet
         *(("EURUSD", [0], 1), ("XAUUSD", [1], 1), ("EURUSD", [1], 1)),
         ("XAUUSD", [2, 3], 2),  # of several bars, the forecast before them must be made before them
     ):

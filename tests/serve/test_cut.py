@@ -37,8 +37,8 @@ from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import ForecastLedger, Removal, read_ledger
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
-from vaiom.serve.app import Service
-from vaiom.serve.schemas import RefusalError
+from vaiom.serve.refusals import RefusalError
+from vaiom.serve.service import Service
 from vaiom.serve.state import LiveAssets
 from vaiom.serve.store import Store
 

@@ -16,8 +16,8 @@ from serve_runs import SYMBOLS, TinyRun, config_of, in_process
 
 from market.feed_server import FeedServer, running
 from vaiom.market.feeds import BELIEVED, Exchange
-from vaiom.serve.app import OwnService, Service
 from vaiom.serve.follow import BarRow, Follower
+from vaiom.serve.service import OwnService, Service
 
 HOUR, EPOCH = timedelta(hours=1), datetime(1970, 1, 1)
 FAULTS = ("drop", "cut", "page", "500", "404", "empty")

@@ -15,9 +15,9 @@ from vaiom.distribution.buckets import BucketDistribution
 from vaiom.features.fields import ANY_MASK, BAD_RETURN
 from vaiom.forecast.bars import seconds_of
 from vaiom.serve.follow import FeedHealth
+from vaiom.serve.metrics import Metrics
 from vaiom.serve.monitor import (
     FrequencyBaseline,
-    Metrics,
     measure_calibration,
     measure_drift,
     settle,

@@ -24,6 +24,7 @@ from vaiom.files import sha256_file, sha256_of
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import Commitment, ForecastLedger, Settlement, read_ledger
 from vaiom.market.folder import read_bars, write_symbol
+from vaiom.serve.answers import describe_assets
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +83,7 @@ def test_bars_that_came_together_are_seen_together(
     ledger = ForecastLedger(tmp_path / "ledger.jsonl", forecaster.card.sha256)
     live = live_assets(tiny, tmp_path, ledger=ledger, folder=tiny.bars)
     monkeypatch.setattr(
-        ledger, "settle", lambda *outcomes: seen.append((len(outcomes), live.assets()))
+        ledger, "settle", lambda *outcomes: seen.append((len(outcomes), describe_assets(live)))
     )
     live.push_all([(symbol, [bar_row(**bar)]) for symbol, bar in bars.items()])
     [(number, answer)] = seen

@@ -24,7 +24,6 @@ from vaiom.forecast.torch_backend import TorchBackend
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.model.incremental import IncrementalDecoder
 from vaiom.model.vaiom import Vaiom
-from vaiom.serve import posted
 from vaiom.serve.follow import BarRow
 from vaiom.serve.posted import PostedHistories
 
@@ -123,31 +122,16 @@ def test_assets_that_are_read_belong_to_the_history(tiny: TinyRun, tmp_path: Pat
         require_same(histories, {"EURUSD": frames["EURUSD"]}, "EURUSD")
 
 
-def test_what_is_remembered_is_bounded(
-    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[int]
-) -> None:
+def test_what_is_remembered_is_bounded(tiny: TinyRun, tmp_path: Path, steps: list[int]) -> None:
     """What was not asked for the longest is forgotten."""
-    histories, bars = (
-        PostedHistories(Forecaster.load(windowed(tiny, tmp_path))),
-        tiny.history["EURUSD"],
-    )
-    for number in range(130):
-        histories.forecast({"EURUSD": bars_of(bars.slice(number, 40))}, "EURUSD")
-        assert len(histories._known) == min(number + 1, 128)
-    monkeypatch.setattr(posted, "MOST_ASSETS", 3)
-    for start, known in (
-        (2, True),
-        (0, False),
-        (1, False),
-        (2, True),
-        (3, False),
-        (0, False),
-        (2, True),
-    ):
+    forecaster = Forecaster.load(windowed(tiny, tmp_path))
+    histories = PostedHistories(forecaster, max_assets=3)
+    bars = tiny.history["EURUSD"]
+    for start, known in ((0, 0), (1, 0), (2, 0), (0, 1), (3, 0), (1, 0), (0, 1), (3, 1), (2, 0)):
         before = steps[1]
         require_same(histories, {"EURUSD": bars.slice(start, 40)}, "EURUSD")
-        assert (steps[1] == before) is known
-        assert len(histories._known) <= 3
+        assert (steps[1] == before) == known
+        assert len(histories) <= 3
 
 
 def test_a_refused_history_leaves_nothing(tiny: TinyRun, tmp_path: Path) -> None:
@@ -164,7 +148,7 @@ def test_a_refused_history_leaves_nothing(tiny: TinyRun, tmp_path: Path) -> None
     ):
         with pytest.raises(DataError, match=problem):
             histories.forecast({"EURUSD": wrong}, "EURUSD")
-    assert len(histories._known) == 1
+    assert len(histories) == 1
     require_same(histories, {"EURUSD": bars.head(61)}, "EURUSD")
 
 

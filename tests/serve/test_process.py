@@ -31,11 +31,11 @@ from vaiom.cli.forecast import serve
 from vaiom.cli.main import main
 from vaiom.errors import ConfigError
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.serve.app import Service
 from vaiom.serve.follow import Follower
 from vaiom.serve.protocol import BoundedProtocol
 from vaiom.serve.run import ServeConfig, open_state
 from vaiom.serve.run import serve as serve_on
+from vaiom.serve.service import Service
 
 
 def test_a_kill_under_load_loses_no_acknowledged_bar(

@@ -46,7 +46,8 @@ from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.serve.follow import BarRow
 from vaiom.serve.monitor import WINDOW
-from vaiom.serve.schemas import PushAnswer, PushRequest, RefusalError
+from vaiom.serve.refusals import RefusalError
+from vaiom.serve.schemas import PushAnswer, PushRequest
 
 
 def near(one: list[float], other: list[float]) -> bool:

@@ -15,10 +15,10 @@ from serve_runs import SYMBOLS, TinyRun, as_json, config_of, in_process
 from test_service_refusals import refusal
 
 from vaiom.errors import DataError
-from vaiom.serve.app import Service
 from vaiom.serve.follow import Follower
+from vaiom.serve.refusals import RefusalError
 from vaiom.serve.run import serve
-from vaiom.serve.schemas import RefusalError
+from vaiom.serve.service import Service
 
 
 def failing(real: Callable[..., Any], times: int, error: Exception) -> Callable[..., Any]:
@@ -46,7 +46,7 @@ def test_backfill_goes_on_when_the_service_was_too_busy(
     async def wait(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr("vaiom.serve.app.asyncio.sleep", wait)
+    monkeypatch.setattr("vaiom.serve.service.asyncio.sleep", wait)
 
     def start(self: Service) -> None:
         real(self)

@@ -21,11 +21,12 @@ from serve_runs import TinyRun, as_json, config_of, failing_disk, in_process
 import vaiom
 from forecast.streams import assert_same_streams
 from vaiom.errors import ConfigError
-from vaiom.serve.app import Service, make_app
+from vaiom.serve.app import make_app
+from vaiom.serve.metrics import Metrics
 from vaiom.serve.middleware import LimitMiddleware, RateLimit
-from vaiom.serve.monitor import Metrics
+from vaiom.serve.refusals import RefusalError
 from vaiom.serve.run import ServeConfig, default_state, parse_rate, read_keys
-from vaiom.serve.schemas import RefusalError
+from vaiom.serve.service import Service
 
 
 def refusal(answer: httpx.Response, status: int) -> dict[str, Any]:
@@ -421,7 +422,7 @@ def test_a_model_is_given_the_threads(
         asked.append(values)
         raise ConfigError("enough seen")
 
-    monkeypatch.setattr("vaiom.serve.app.Forecaster.load", load)
+    monkeypatch.setattr("vaiom.serve.service.Forecaster.load", load)
     monkeypatch.setattr("torch.set_num_threads", set_in_torch.append)
     runs = [(tiny.run, "cpu", 3), (tmp_path / "model.onnx", "cpu", 3), (tiny.run, "cpu", None)]
     for run, _, threads in runs:

@@ -15,7 +15,8 @@ from test_service_refusals import refusal
 
 from vaiom.errors import DataError
 from vaiom.serve.follow import BarRow
-from vaiom.serve.schemas import RefusalError, SettledForecast
+from vaiom.serve.refusals import RefusalError
+from vaiom.serve.schemas import SettledForecast
 from vaiom.serve.store import FILE_NAME, LOG_NAME, Store
 
 BARS = [BarRow(datetime(2024, 1, 1, hour), 1.0, 1.5, None, 1.25, 7.0) for hour in range(3)]

@@ -32,8 +32,9 @@ from vaiom.errors import UserError
 from vaiom.features.quantities import BarArrays
 from vaiom.forecast.bars import moment_of, seconds_of
 from vaiom.forecast.ledger import Commitment, ForecastLedger, Removal, read_ledger
-from vaiom.serve.app import Service
+from vaiom.serve.answers import describe_history
 from vaiom.serve.run import ServeConfig
+from vaiom.serve.service import Service
 from vaiom.serve.state import LiveAssets
 from vaiom.serve.store import FILE_NAME
 from verification.simulation.machine import (
@@ -201,11 +202,11 @@ class History:
         stand_ins = {
             "os.fsync": lambda descriptor: LedgerPath.machine.fsync(descriptor),
             "sqlite3.connect": partial(sqlite3.connect, factory=Connection),
-            "vaiom.serve.app.ThreadPoolExecutor": lambda *_: Executor(self.chance),
-            "vaiom.serve.app.ForecastLedger": ledger,
-            "vaiom.serve.app.LiveAssets": live,
-            "vaiom.serve.app.Forecaster.load": lambda *_: self.model.forecaster,
-            "vaiom.serve.schemas.ModelCard.of": lambda *_: self.model.card,
+            "vaiom.serve.service.ThreadPoolExecutor": lambda *_: Executor(self.chance),
+            "vaiom.serve.service.ForecastLedger": ledger,
+            "vaiom.serve.service.LiveAssets": live,
+            "vaiom.serve.service.Forecaster.load": lambda *_: self.model.forecaster,
+            "vaiom.serve.service.ModelAnswer.of": lambda *_: self.model.card,
             "vaiom.serve.state.read_bars": lambda *_: self.model.frames,
         }
         with ExitStack() as stack:
@@ -426,7 +427,7 @@ class History:
         """While another thread waits for the disk: all of a request is there or nothing of it."""
         live = self.service.live
         for symbol in live.symbols:
-            live.history(symbol, CONTEXT)
+            describe_history(live, symbol, CONTEXT)
             stream = live.online.streams.get(symbol)
             if (stream and stream.seconds) not in self.possible[symbol].last_stamps():
                 raise ViolationError(

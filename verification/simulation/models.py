@@ -22,8 +22,11 @@ from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import Provenance, save_checkpoint
 from vaiom.model.vaiom import Vaiom
-from vaiom.serve import app, monitor, schemas
+from vaiom.serve import app
+from vaiom.serve.card import ModelAnswer
+from vaiom.serve.metrics import Metrics
 from vaiom.serve.run import ServeConfig
+from vaiom.serve.service import Service
 
 SYMBOLS = ("EURUSD", "XAUUSD")
 KEY = "secret"
@@ -49,7 +52,7 @@ class Model:
     frames: dict[str, pl.DataFrame]
     """The bar folder."""
     later: dict[str, list[Bar]]
-    card: schemas.ModelCard
+    card: ModelAnswer
     front: SimpleNamespace
     app: Any
     """Answers for the service that `front` names: routes are made once, services many times."""
@@ -90,7 +93,7 @@ def load_model(folder: Path, name: str) -> Model:
     bars = {symbol: pl.read_parquet(folder / "bars" / f"{symbol}.parquet") for symbol in SYMBOLS}
     frames = {symbol: frame[:HISTORY] for symbol, frame in bars.items()}
     config = ServeConfig(run=folder, state=folder, api_keys=(KEY,))
-    front = SimpleNamespace(service=None, config=config, metrics=monitor.Metrics())
+    front = SimpleNamespace(service=None, config=config, metrics=Metrics())
     for _, _, route, *_ in app.ROUTES:
         setattr(front, route, _passed_on(front, route))
     later = {
@@ -101,7 +104,7 @@ def load_model(folder: Path, name: str) -> Model:
         forecaster=forecaster,
         frames=frames,
         later=later,
-        card=schemas.ModelCard.of(forecaster),
+        card=ModelAnswer.of(forecaster),
         front=front,
         app=app.make_app(front),
     )
@@ -117,5 +120,5 @@ def _passed_on(front: SimpleNamespace, route: str) -> Callable[..., Awaitable[An
     async def answer(*values: Any, **named: Any) -> Any:
         return await getattr(front.service, route)(*values, **named)
 
-    answer.__wrapped__ = getattr(app.Service, route).__get__(front)  # type: ignore[attr-defined]
+    answer.__wrapped__ = getattr(Service, route).__get__(front)  # type: ignore[attr-defined]
     return answer

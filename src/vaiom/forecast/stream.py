@@ -126,6 +126,8 @@ class OnlineForecaster:
         """By asset: the first stamp whose cross fields lack bars of other assets."""
         self._series: dict[str, tuple[int, ScoreSeries]] = {}
         """By asset: scores for the dependence, and the number of bars that they cover."""
+        self._newest: dict[str, tuple[AssetStream, ReturnDistribution]] = {}
+        """By asset: the last forecast of its next bar, and the stream that it was made from."""
 
     def push(
         self,
@@ -212,15 +214,14 @@ class OnlineForecaster:
     ) -> dict[str, ReturnDistribution]:
         """The forecasts after the last bars of assets, in one batch."""
         self.forecaster.at(horizon)
-        decoder = self.forecaster.backend.decoder
-        if decoder is None:
-            windows = [self.window(symbol) for symbol in symbols]
-            return self.forecaster.forecast(windows, now, horizon=horizon)
         for symbol in symbols:
             self._require_bars(symbol)
         self._read_others(symbols)
-        self._update_caches(symbols, decoder)
-        return {symbol: self._from_cache(symbol, horizon, now) for symbol in symbols}
+        if horizon > 1 or now is not None:
+            return self._forecast(symbols, horizon, now)
+        for symbol, dist in self._forecast([*filter(self._is_old, symbols)], 1, None).items():
+            self._newest[symbol] = self.streams[symbol], dist
+        return {symbol: self._newest[symbol][1] for symbol in symbols}
 
     def joint(
         self, symbols: Sequence[str] | None = None, *, horizon: int = 1, now: datetime | None = None
@@ -249,15 +250,15 @@ class OnlineForecaster:
         return forecast_rows(self.forecaster, symbol, rows, number)
 
     def probs_after(self, symbol: str, num_bars: int) -> npt.NDArray[np.float64] | None:
-        """(16,) forecast after so many bars, with what other assets' bars have changed since; None
-        if it is not in the cache.
-        """
-        caches = self.streams[symbol].caches
-        return next((each.probs for each in caches if each.position == num_bars), None)
+        """(16,) probabilities of the forecast after so many bars of an asset, if it is known.
 
-    def is_newest(self, stream: AssetStream, symbol: str) -> bool:
-        """Whether no bar has changed the inputs of a forecast from this stream."""
-        return self.streams.get(symbol) is stream and symbol not in self._stale
+        A decoder's are those that other assets' late bars have led to since.
+        """
+        if self.forecaster.backend.decoder:
+            caches = self.streams[symbol].caches
+            return next((each.probs for each in caches if each.position == num_bars), None)
+        stream, dist = self._newest.get(symbol, (None, None))
+        return dist.probs if stream and dist and stream.num_bars == num_bars else None
 
     def ready(self, symbol: str) -> bool:
         """Whether an asset has enough bars for a forecast."""
@@ -280,6 +281,7 @@ class OnlineForecaster:
         """A cheap independent copy: rows so far are shared and never changed."""
         other = OnlineForecaster(self.forecaster)
         vars(other).update(vars(self))
+        other._newest = dict(self._newest)
         return other
 
     def forget(self, symbols: Sequence[str]) -> None:
@@ -289,6 +291,22 @@ class OnlineForecaster:
         }
         self._stale = {each: stamp for each, stamp in self._stale.items() if each not in symbols}
         self._series = {each: known for each, known in self._series.items() if each not in symbols}
+
+    def _is_old(self, symbol: str) -> bool:
+        """Whether an asset has no forecast from its present rows."""
+        stream, _ = self._newest.get(symbol, (None, None))
+        return stream is not self.streams[symbol]
+
+    def _forecast(
+        self, symbols: Sequence[str], horizon: int, now: datetime | None
+    ) -> dict[str, ReturnDistribution]:
+        """Make the forecasts of assets whose cross fields are up to date."""
+        decoder = self.forecaster.backend.decoder
+        if decoder is None:
+            windows = [self.window(symbol) for symbol in symbols]
+            return self.forecaster.forecast(windows, now, horizon=horizon)
+        self._update_caches(symbols, decoder)
+        return {symbol: self._from_cache(symbol, horizon, now) for symbol in symbols}
 
     def _require_next(self, symbol: str, stamp: datetime) -> None:
         """Refuse a bar that is not a step of the timeframe or more after the last one."""

@@ -1,53 +1,34 @@
-"""The HTTP service: its routes, live assets, batching, error responses and dashboard.
+"""The HTTP application of a service: its routes, the dashboard's files, and errors as responses.
 
-Enters: a `ServeConfig`, then validated requests. Leaves: an ASGI application whose responses are
-forecasts, what became of the bars, or an `ErrorAnswer`. Bars of one asset are processed in order,
-so that each is scored by the forecast made before it; forecasts of different assets are batched.
+Enters: a `Service`. Leaves: an ASGI application whose responses are JSON, or an `ErrorAnswer`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import threading
-from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, closing
-from functools import partial, wraps
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import wraps
 from importlib.resources import files
-from importlib.util import find_spec
-from operator import attrgetter
 from pathlib import PurePath
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
-from prometheus_client import generate_latest
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from vaiom import __version__
 from vaiom.errors import DataError
-from vaiom.forecast.bars import seconds_of
-from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.ledger import ForecastLedger
-from vaiom.market.feeds import open_feed
 from vaiom.serve import schemas
-from vaiom.serve.follow import BarRow, Follower, as_json
 from vaiom.serve.middleware import LimitMiddleware
-from vaiom.serve.monitor import Metrics
-from vaiom.serve.posted import PostedHistories
-from vaiom.serve.run import ServeConfig
-from vaiom.serve.schemas import STATUSES, ErrorAnswer, RefusalError, error_response
-from vaiom.serve.state import LiveAssets
-from vaiom.serve.store import Store
+from vaiom.serve.refusals import STATUSES, ErrorAnswer, RefusalError, error_response
+from vaiom.serve.service import Service
 
 _KEYS = (401, 429)
 _READ = (*_KEYS, 404, 422, 503)
 _WRITE = (*_KEYS, 400, 408, 413, 422, 503)
-# Method, path, handler, OpenAPI group, error statuses.
+# Method, path, method of the service, OpenAPI group, error statuses.
 ROUTES = (
     ("POST", "/v1/forecast", "forecast", "forecasts", _WRITE),
     ("GET", "/v1/forecast", "every", "forecasts", _READ),
@@ -68,306 +49,6 @@ _PAGE_TYPES = {
     ".svg": "image/svg+xml",
     ".js": "text/javascript",
 }
-_log = logging.getLogger("vaiom.serve")
-
-Result = TypeVar("Result")
-
-
-class Service:
-    """Created before the event loop runs, started in it."""
-
-    def __init__(self, config: ServeConfig) -> None:
-        self.config = config
-        if config.threads and find_spec("torch"):
-            import torch
-
-            torch.set_num_threads(config.threads)
-        self.forecaster = Forecaster.load(config.run, config.device, config.threads)
-        self.model_card = schemas.ModelCard.of(self.forecaster)
-        sha256 = self.forecaster.card.sha256
-        with ExitStack() as files_open:
-            self.store = files_open.enter_context(closing(Store(config.state, sha256)))
-            self.ledger: ForecastLedger | None = None
-            if config.ledger:
-                ledger = ForecastLedger(config.ledger, sha256)
-                self.ledger = files_open.enter_context(closing(ledger))
-            self.live = LiveAssets(
-                self.forecaster,
-                self.store,
-                config.alert_bits,
-                self.ledger,
-                config.utc_offset,
-                folder=config.bars,
-                backfill=config.backfill,
-            )
-            self._files_open = files_open.pop_all()
-        self.posted = PostedHistories(self.forecaster)
-        self.metrics = Metrics()
-        self.metrics.model.labels(self.model_card.sha256, self.model_card.experiment).set(1)
-        self.follower: Follower | None = None
-        """Polls a feed for new bars."""
-        if config.follow is not None:
-            feed = open_feed(config.follow, self.model_card.timeframe)
-            self.follower = Follower(feed, OwnService(self), utc_offset=config.utc_offset)
-        self.is_ready = False
-        self.failure: Exception | None = None
-        """Why no forecast is possible."""
-        self.give_up: Callable[[], None] = lambda: None
-        """Stops the service."""
-        self._state, self._model = ThreadPoolExecutor(1, "state"), ThreadPoolExecutor(1, "model")
-        self._num_waiting = 0
-        """Number of posted forecasts waiting for the model."""
-        self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._pushes: list[tuple[str, Sequence[BarRow], asyncio.Future[schemas.PushAnswer]]] = []
-        """Bars waiting for the disk."""
-        self._taking: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start serving; `ready` once the model is warm and every asset has its forecast."""
-        self.loop = asyncio.get_running_loop()
-        self._warming_up = asyncio.create_task(self._warm_up())
-
-    async def stop(self) -> None:
-        if self.follower:
-            self.follower.stop.set()
-        self.is_ready = False
-        self._warming_up.cancel()
-        await asyncio.gather(self._warming_up, return_exceptions=True)
-        self._model.shutdown()
-        self._state.shutdown()
-        self._files_open.close()
-
-    async def forecast(
-        self, body: schemas.ForecastRequest, horizon: schemas.Horizon = 1
-    ) -> schemas.ForecastAnswer:
-        """Forecast the bar after the last of the posted bars, or a horizon of bars."""
-        self._require_ready()
-        self.forecaster.at(horizon)
-        bars = {**body.others, body.symbol: body.bars}
-        now = body.now or self.live.now()
-        dist = await self._in_model_thread(
-            partial(self.posted.forecast, bars, body.symbol, now, horizon)
-        )
-        return schemas.ForecastAnswer.of(dist, body.beyond)
-
-    async def every(
-        self, horizon: schemas.Horizon = 1, now: schemas.Now = None
-    ) -> schemas.ForecastsAnswer:
-        """The forecasts after the last bars of all live assets, for the next bar or a horizon of
-        bars.
-        """
-        ready = [symbol for symbol in self.live.symbols if self.live.online.ready(symbol)]
-        return schemas.ForecastsAnswer(
-            forecasts=[await self.current(each, now, horizon=horizon) for each in ready]
-        )
-
-    async def assets(self) -> schemas.AssetsAnswer:
-        """The state of every live asset, and the model's drift on it."""
-        return await self._in_state_thread(
-            self.live.assets
-        )  # between bars, which make forecasts old
-
-    async def push(self, symbol: schemas.Symbol, body: schemas.PushRequest) -> schemas.PushAnswer:
-        """Take the next bars of a live asset; they are on disk before the response, which has the
-        new forecast.
-        """
-        self._require_ready()
-        self.live.require(symbol)
-        async with self._locks[symbol]:
-            # Batched with the bars of other assets that arrived while the disk was busy.
-            answer: asyncio.Future[schemas.PushAnswer]
-            answer = asyncio.get_running_loop().create_future()
-            self._pushes.append((symbol, body.bars, answer))
-            if self._taking is None or self._taking.done():
-                self._taking = asyncio.create_task(self._take_all())
-            await answer
-        self.metrics.bars.labels(symbol).inc(len(body.bars))
-        return answer.result()
-
-    async def _take_all(self) -> None:
-        """Take the waiting bars, a batch at a time."""
-        while self._pushes:
-            # A client that disconnects before its turn holds no lock: another may push the same
-            # asset.
-            pushes, self._pushes = [each for each in self._pushes if not each[2].done()], []
-            self.metrics.batches.observe(len(pushes))
-            results: Sequence[schemas.PushAnswer | Exception]
-            batch = [(symbol, bars) for symbol, bars, _ in pushes]
-            try:
-                results = await self._in_state_thread(self.live.push_all, batch)
-            except Exception as error:
-                results = [error] * len(pushes)
-            for (*_, future), result in zip(pushes, results, strict=True):
-                if future.done():
-                    continue
-                if isinstance(result, Exception):
-                    future.set_exception(result)
-                else:
-                    future.set_result(result)
-
-    async def cut(self, symbol: schemas.Symbol, after: schemas.Stamp) -> schemas.CutAnswer:
-        """Remove the bars of a live asset after a moment, and the scores they settled. Always needs
-        an API key.
-        """
-        if not self.config.api_keys:
-            expected = "a service that was started with --api-key-file"
-            fix = "stop the service and run `vaiom state`"
-            raise RefusalError(
-                401, "bars are removed where API keys are in use", expected=expected, fix=fix
-            )
-        self._require_ready()
-        self.live.require(symbol)
-        async with self._locks[symbol]:
-            removed = await self._in_state_thread(self.live.cut, symbol, after)
-            stream = self.live.online.streams.get(symbol)
-        await self._in_state_thread(self.live.assets)
-        num_bars, as_of = (stream.num_bars, stream.last) if stream else (0, None)
-        return schemas.CutAnswer(symbol=symbol, removed=removed, num_bars=num_bars, as_of=as_of)
-
-    async def current(
-        self,
-        symbol: schemas.Symbol,
-        now: schemas.Now = None,
-        beyond: schemas.Beyond = None,
-        law: Annotated[bool, Query(description="Also the whole distribution function.")] = False,
-        horizon: schemas.Horizon = 1,
-    ) -> schemas.ForecastAnswer:
-        """The forecast after the last bar of a live asset."""
-        self._require_ready()
-        self.live.require(symbol)
-        async with self._locks[symbol]:
-            dist = await self._in_state_thread(self.live.forecast_at, symbol, now, horizon)
-        return schemas.ForecastAnswer.of(dist, beyond, whole=law)
-
-    async def history(
-        self, symbol: schemas.Symbol, last: Annotated[int, Query(ge=1, le=schemas.MAX_BARS)] = 96
-    ) -> schemas.HistoryAnswer:
-        """The last bars with their masks, the forecasts they settled, calibration and data
-        quality.
-        """
-        return self.live.history(symbol, last)
-
-    async def portfolio(self, body: schemas.PortfolioRequest) -> schemas.PortfolioAnswer:
-        """Profit and loss of positions in live assets: risk, and the contribution of each
-        position.
-        """
-        self._require_ready()
-        symbols = list(dict.fromkeys((*body.positions, *body.given)))
-        for symbol in symbols:
-            self.live.require(symbol)
-        joint = await self._in_state_thread(self.live.joint, symbols, body.horizon)
-        rest = joint.given(body.given) if body.given else joint
-        positions = {
-            symbol: amount for symbol, amount in body.positions.items() if symbol not in body.given
-        }
-        risk = await asyncio.to_thread(
-            lambda: rest.portfolio(positions, seed=body.seed).to_dict(body.level)
-        )
-        assert joint.as_of is not None
-        return schemas.PortfolioAnswer(as_of=joint.as_of, horizon=body.horizon, **risk)
-
-    async def model(self) -> schemas.ModelCard:
-        """The model card: provenance, versions and limits."""
-        return self.model_card
-
-    async def health(self) -> schemas.HealthAnswer:
-        """Liveness check."""
-        return schemas.HealthAnswer(status="alive")
-
-    async def ready(self) -> schemas.ReadyAnswer:
-        """Readiness, and the state of each asset's feed."""
-        self._require_ready()
-        return schemas.ReadyAnswer(
-            status="ready", feeds=self.follower.health() if self.follower else {}
-        )
-
-    async def page(self) -> PlainTextResponse:
-        """Counters, timings and drift for Prometheus."""
-        self.metrics.ready.set(self.is_ready)
-        self.metrics.waiting.set(self._num_waiting)
-        if self.ledger:
-            self.metrics.e_value.labels("frequency").set(self.ledger.e_value or 1)
-        for gauge in (self.metrics.last_bar, *self.metrics.of_asset.values()):
-            gauge.clear()  # the bars of an asset may be gone
-        for symbol, stream in self.live.online.streams.items():
-            self.metrics.last_bar.labels(symbol).set(seconds_of(stream.last))
-            self.metrics.show(symbol, self.live.drift(symbol))
-        for symbol, health in self.follower.health().items() if self.follower else ():
-            self.metrics.show(symbol, health)
-        content, kind = (
-            generate_latest(self.metrics.registry),
-            "text/plain; version=0.0.4; charset=utf-8",
-        )
-        return PlainTextResponse(content, media_type=kind)
-
-    def _require_ready(self) -> None:
-        if not self.is_ready:
-            raise RefusalError(
-                503,
-                "the service is starting",
-                retry_after=1,
-                fix="ask again when GET /readyz says 200",
-            )
-
-    async def _in_state_thread(self, function: Callable[..., Result], *inputs: Any) -> Result:
-        """Run a function of the live assets in the worker thread, one at a time."""
-        return await asyncio.get_running_loop().run_in_executor(self._state, function, *inputs)
-
-    async def _in_model_thread(self, make: Callable[[], Result]) -> Result:
-        """Run `make` in the model's thread, one at a time, unless too many are waiting."""
-        if self._num_waiting >= self.config.max_waiting:
-            raise RefusalError(
-                503, "too many forecasts are waiting", retry_after=1, fix="ask again in a moment"
-            )
-        self._num_waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._model, make)
-        finally:
-            self._num_waiting -= 1
-
-    async def _warm_up(self) -> None:
-        """Make the first, slow forecasts; then replay those of bars from a folder while serving."""
-        try:
-            await self._in_state_thread(self.live.assets)
-        except Exception as error:
-            _log.exception("the first forecasts failed")
-            self.failure = error
-            self.give_up()
-            return
-        self.is_ready = True
-        if self.follower:  # a daemon: shutdown must not wait for a silent source
-            threading.Thread(target=self.follower.run, name="follow", daemon=True).start()
-        await self._replay()
-
-    async def _replay(self) -> None:
-        """Score the forecasts before the last bars of a folder, an asset in one pass."""
-        while self.live.replays:
-            symbol = min(self.live.replays)
-            try:
-                past = await self._in_model_thread(partial(self.live.past_forecasts, symbol))
-                await self._in_state_thread(self.live.settle_past, symbol, *past)
-            except RefusalError as busy:  # clients come first, and a full disk may recover
-                await asyncio.sleep(busy.retry_after or 0)
-            except Exception:
-                _log.exception("forecasts of past bars failed; the others go on")
-                self.live.replays.pop(symbol, None)
-
-
-class OwnService:
-    """Pushes bars from the feed's thread as requests do."""
-
-    def __init__(self, service: Service) -> None:
-        self.service = service
-        self.timeframe, self.symbols = service.model_card.timeframe, service.live.symbols
-
-    def stored(self, symbol: str) -> Sequence[BarRow]:
-        return list(self.service.live.bars.get(symbol, ()))
-
-    def push(self, symbol: str, bars: Sequence[BarRow]) -> None:
-        body = schemas.PushRequest.model_validate(as_json(bars))
-        asyncio.run_coroutine_threadsafe(
-            self.service.push(symbol, body), self.service.loop
-        ).result()
 
 
 def make_app(service: Service) -> FastAPI:
@@ -394,15 +75,16 @@ def make_app(service: Service) -> FastAPI:
     )
     app.add_middleware(LimitMiddleware, config=service.config, metrics=service.metrics)
     for method, path, name, group, statuses in ROUTES:
-        kind: Any = {"response_class": PlainTextResponse} if path == "/metrics" else {}
+        handler = getattr(service, name)
         refusals: dict[int | str, Any] = {
             status: {"model": ErrorAnswer, "description": STATUSES[status]}
             for status in sorted(statuses)
         }
-        handler = attrgetter(name)(service) if kind else _as_json(attrgetter(name)(service))
-        app.router.add_api_route(
-            path, handler, methods=[method], tags=[group], responses=refusals, **kind
-        )
+        options: dict[str, Any] = {"methods": [method], "tags": [group], "responses": refusals}
+        if path == "/metrics":
+            app.router.add_api_route(path, handler, response_class=PlainTextResponse, **options)
+        else:
+            app.router.add_api_route(path, _as_json(handler), **options)
     shared = (files("vaiom.report") / "assets" / name for name in ("theme.css", "theme.js"))
     own = (each for each in (files("vaiom.serve") / "dashboard").iterdir() if each.is_file())
     pages = {each.name: each.read_bytes() for each in (*own, *shared)}
@@ -423,41 +105,47 @@ def _as_json(handler: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awai
     @wraps(handler)
     async def respond(*inputs: Any, **named: Any) -> Response:
         content = await handler(*inputs, **named)
-        headers = (
-            {"Server-Timing": content.timing} if isinstance(content, schemas.PushAnswer) else None
-        )
-        return Response(content.model_dump_json(), headers=headers, media_type="application/json")
+        response = Response(content.model_dump_json(), media_type="application/json")
+        if isinstance(content, schemas.PushAnswer):
+            response.headers["Server-Timing"] = content.timing
+        return response
 
     return respond
 
 
 # FastAPI's own errors; the middleware handles those that we raise.
 async def _refuse_invalid(request: Request, error: RequestValidationError) -> Response:
+    """The response to a body, path or query that does not fit its schema."""
     first = error.errors()[0]
     if isinstance(first.get("input"), bytes):
-        got = request.headers.get("content-type", "no such header")
-        wanted = "JSON, with the header Content-Type: application/json"
-        return error_response(DataError("the body is not sent as JSON", expected=wanted, got=got))
-    unit = "character" if first["type"] == "json_invalid" else "row"
-    where = ", ".join(
-        part if isinstance(part, str) else f"{unit} {part + 1}" for part in first["loc"]
-    )
-    problem, expected, got = first["msg"], None, repr(first.get("input"))[:200]
-    if first.get("ctx", {}).get("pattern") == schemas.STAMP:
-        problem, expected = (
-            "not a stamp of a bar",
-            "2026-01-01T00:00:00, on the model's clock, without a zone",
+        refusal = DataError(
+            "the body is not sent as JSON",
+            expected="JSON, with the header Content-Type: application/json",
+            got=request.headers.get("content-type", "no such header"),
         )
-    fix = "see the schema at /openapi.json"
-    return error_response(DataError(problem, expected=expected, where=where, got=got, fix=fix))
+        return error_response(refusal)
+    unit = "character" if first["type"] == "json_invalid" else "row"
+    parts = [part if isinstance(part, str) else f"{unit} {part + 1}" for part in first["loc"]]
+    problem = first["msg"]
+    expected = None
+    if first.get("ctx", {}).get("pattern") == schemas.STAMP:
+        problem = "not a stamp of a bar"
+        expected = "2026-01-01T00:00:00, on the model's clock, without a zone"
+    refusal = DataError(
+        problem,
+        where=", ".join(parts),
+        expected=expected,
+        got=repr(first.get("input"))[:200],
+        fix="see the schema at /openapi.json",
+    )
+    return error_response(refusal)
 
 
 async def _refuse_routing(request: Request, error: HTTPException) -> Response:
-    status, where = error.status_code, request.url.path
-    problem = (
-        "the body is no JSON in UTF-8; it must not be compressed"
-        if status == 400
-        else str(error.detail)
-    )
-    refusal = RefusalError(status, problem, where=where, fix="see the routes at /openapi.json")
+    """The response to an unknown path or method, or to a body that is no text."""
+    problem = str(error.detail)
+    if error.status_code == 400:
+        problem = "the body is no JSON in UTF-8; it must not be compressed"
+    fix = "see the routes at /openapi.json"
+    refusal = RefusalError(error.status_code, problem, where=request.url.path, fix=fix)
     return error_response(refusal, error.headers)

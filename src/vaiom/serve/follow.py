@@ -1,8 +1,9 @@
 """Follow a feed: push its bars to a service once they are complete, each once and in order.
 
-A source may repeat, skip, lag or correct itself: a hole is accepted after several identical
-answers, a correction of a stored bar is reported and never applied, and after an outage everything
-since the last stored bars is requested.
+Enters: a `Feed` and a service, in this process or at a URL. Leaves: pushed bars, and the health of
+each asset's feed. A source may repeat, skip, lag or correct itself: a hole is accepted after
+several identical answers, a correction of a stored bar is reported and never applied, and after an
+outage everything since the last stored bars is requested.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -35,16 +36,20 @@ LOOK_BACK = 4
 """Stored bars that are requested again, to detect corrections."""
 MAX_BARS_PER_PUSH = 1_000
 """Bars of one push; an asset without bars begins with so many."""
-MOST_DRIFT_S = 60.0
+MAX_DRIFT_SECONDS = 60.0
 """Larger clock differences are reported."""
+MAX_DOUBLINGS = 16
+"""How often the pause doubles while nothing new comes."""
+TIMEOUT_SECONDS = 30
+"""How long a service at a URL may take to answer."""
 
-_Doubt = tuple[datetime, datetime]
-"""A bar that may have come too early, and the stamp before it."""
+Hole = tuple[datetime, datetime]
+"""The stamps before and after bars that may be missing."""
 _log = logging.getLogger("vaiom.follow")
 
 
 class BarRow(NamedTuple):
-    """One bar, in the column order of a bar folder."""
+    """One bar, in the column order of a bar folder; None where a number is missing."""
 
     datetime: Any
     open: float | None
@@ -52,6 +57,11 @@ class BarRow(NamedTuple):
     low: float | None
     close: float | None
     volume: float | None
+
+    @property
+    def prices(self) -> tuple[float | None, ...]:
+        """Open, high, low, close: what a source may correct."""
+        return self[1:5]
 
 
 class Sink(Protocol):
@@ -85,12 +95,16 @@ class FeedHealth:
 
 @dataclass(kw_only=True)
 class _Asset:
+    """What is known of one asset between requests."""
+
     symbol: str
     health: FeedHealth = field(default_factory=FeedHealth)
     last: datetime | None = None
-    doubts: dict[_Doubt, int] = field(default_factory=dict)
-    """How many consecutive answers agreed on it."""
+    """The stamp of the last stored bar."""
+    doubts: dict[Hole, int] = field(default_factory=dict)
+    """How many consecutive answers agreed on each hole."""
     corrected: set[BarRow] = field(default_factory=set)
+    """Corrections that were reported."""
 
 
 class Follower:
@@ -106,7 +120,10 @@ class Follower:
         chance: random.Random | None = None,
     ) -> None:
         """`utc_offset` is how far the bars' clock is ahead of UTC."""
-        self.feed, self.sink, self.clock, self.utc_offset = feed, sink, clock, utc_offset
+        self.feed = feed
+        self.sink = sink
+        self.clock = clock
+        self.utc_offset = utc_offset
         self.chance = chance or random.Random()
         self.timeframe = timeframe_of(sink.timeframe)
         self.assets = {symbol: _Asset(symbol=symbol) for symbol in sink.symbols}
@@ -122,38 +139,50 @@ class Follower:
     def step(self) -> float:
         """Push the new bars of every asset; returns the seconds until there may be more."""
         before = {symbol: asset.last for symbol, asset in self.assets.items()}
+        # Those that failed lately come last.
         for asset in sorted(self.assets.values(), key=lambda each: each.health.failures):
-            health, problem = asset.health, None
-            try:
-                self._catch_up(asset)
-            except Exception as error:  # no source may stop the service
-                problem = error.problem if isinstance(error, UserError) else type(error).__name__
-                if problem != health.problem:
-                    _log.warning("%s: %s", asset.symbol, error)
-            if health.problem and not problem:
-                _log.warning("%s: the source answers again", asset.symbol)
-            health.failures, health.problem = health.failures + 1 if problem else 0, problem
+            self._try(asset)
             if self.stop.is_set():
                 break
-        news = any(asset.last != before[symbol] for symbol, asset in self.assets.items())
-        self._quiet = 0 if news else min(self._quiet + 1, 16)
-        first, most = self.feed.pauses_s
-        pause = min(most, first * 2.0**self._quiet) * self.chance.uniform(0.5, 1.0)
-        waits = [self._until_next(asset) for asset in self.assets.values()]
-        due = [wait for wait in waits if wait > 0]
-        soonest = min(due) + first * self.chance.random() if due else pause
-        return soonest if len(due) == len(waits) else min(pause, soonest)
+        is_quiet = all(asset.last == before[symbol] for symbol, asset in self.assets.items())
+        self._quiet = min(self._quiet + 1, MAX_DOUBLINGS) if is_quiet else 0
+        return self._pause()
 
     def health(self) -> dict[str, FeedHealth]:
         """Feed health by symbol."""
         for asset in self.assets.values():
             if asset.last:
-                asset.health.lag_seconds = (
-                    self._now() - asset.last - self.timeframe
-                ).total_seconds()
+                lag = self._now() - asset.last - self.timeframe
+                asset.health.lag_seconds = lag.total_seconds()
         return {symbol: asset.health for symbol, asset in self.assets.items()}
 
+    def _try(self, asset: _Asset) -> None:
+        """Request an asset's bars; no failure of a source may stop the service."""
+        health = asset.health
+        problem = None
+        try:
+            self._catch_up(asset)
+        except Exception as error:
+            problem = error.problem if isinstance(error, UserError) else type(error).__name__
+            if problem != health.problem:
+                _log.warning("%s: %s", asset.symbol, error)
+        if health.problem and not problem:
+            _log.warning("%s: the source answers again", asset.symbol)
+        health.problem = problem
+        health.failures = health.failures + 1 if problem else 0
+
+    def _pause(self) -> float:
+        """Seconds until the next bar is due; where one is overdue, a pause that doubles."""
+        first, longest = self.feed.pauses_s
+        waits = [self._until_next(asset) for asset in self.assets.values()]
+        due = [wait for wait in waits if wait > 0]
+        # By chance, so that many followers do not ask at once.
+        pause = min(longest, first * 2.0**self._quiet) * self.chance.uniform(0.5, 1.0)
+        soonest = min(due) + first * self.chance.random() if due else pause
+        return soonest if len(due) == len(waits) else min(pause, soonest)
+
     def _now(self) -> datetime:
+        """The present on the clock of the bars."""
         return self.clock() + self.utc_offset
 
     def _until_next(self, asset: _Asset) -> float:
@@ -162,30 +191,27 @@ class Follower:
         return (over - self._now()).total_seconds()
 
     def _catch_up(self, asset: _Asset) -> None:
-        """Request what may be new, and push it."""
+        """Request what may be new, and push it up to the first hole that is in doubt."""
         if asset.last is None:
             asset.last = _newest(self.sink.stored(asset.symbol))
         if self._until_next(asset) > 0:
             return
-        bars, doubts = self._request(asset)
+        bars, holes = self._request(asset)
         new = [bar for bar in bars if asset.last is None or bar.datetime > asset.last]
+        stamps = [bar.datetime for bar in new]
+        if asset.last:
+            stamps.insert(0, asset.last)
+        holes += [hole for hole in pairwise(stamps) if hole[1] - hole[0] > self.timeframe]
         # A hole, until enough answers confirmed it: bars before the first one can be pushed.
-        stamps = [asset.last or new[0].datetime, *(bar.datetime for bar in new)] if new else []
-        doubts += [
-            (after, before) for before, after in pairwise(stamps) if after - before > self.timeframe
-        ]
-        asset.doubts = {doubt: asset.doubts.get(doubt, 0) + 1 for doubt in doubts}
-        first = min(
-            (after for (after, _), times in asset.doubts.items() if times < BELIEVED),
-            default=datetime.max,
-        )
-        new = [bar for bar in new if bar.datetime < first]
+        asset.doubts = {hole: asset.doubts.get(hole, 0) + 1 for hole in holes}
+        doubted = [after for (_, after), times in asset.doubts.items() if times < BELIEVED]
+        stop = min(doubted, default=datetime.max)
+        new = [bar for bar in new if bar.datetime < stop]
         if not new:
             return
         stored = self.sink.stored(asset.symbol)
-        if (
-            _newest(stored) != asset.last
-        ):  # another client pushed or removed bars: continue there next time
+        if _newest(stored) != asset.last:
+            # Another client pushed or removed bars: continue there next time.
             asset.last = _newest(stored)
             return
         self._compare(asset, bars, stored)
@@ -194,63 +220,65 @@ class Follower:
             self.sink.push(asset.symbol, part)
             asset.last = part[-1].datetime
 
-    def _request(self, asset: _Asset) -> tuple[list[BarRow], list[_Doubt]]:
-        """The source's complete bars since shortly before the last stored one; in doubt if finer
-        bars are missing.
+    def _request(self, asset: _Asset) -> tuple[list[BarRow], list[Hole]]:
+        """The source's complete bars since shortly before the last stored one, and a hole where
+        finer bars are missing at the end.
         """
-        now, step = self._now(), self.timeframe
-        start = now - MAX_BARS_PER_PUSH * step
-        since = (
-            asset.last - LOOK_BACK * step if asset.last else start - (start - datetime.min) % step
-        )
+        step = self.timeframe
+        since = self._since(asset)
         moved = self.utc_offset if self.feed.in_utc else timedelta(0)
-        bars, own = self.feed.read(asset.symbol, since - moved, now - moved)
+        bars, own = self.feed.read(asset.symbol, since - moved, self._now() - moved)
         usual = infer_timeframe(bars["Datetime"], majority=True)
         if usual and usual > step:
             raise wrong_timeframe(f"bars of {asset.symbol}", self.sink.timeframe, usual)
-        stamp, own = pl.col("Datetime"), min(own or step, step)
-        numbers = pl.col(
-            NUMBER_COLUMNS
-        )  # what is no number is missing: a service refuses it, again and again
+        own = min(own or step, step)
+        stamp = pl.col("Datetime")
+        # What is no number is missing: a service refuses it, again and again.
+        numbers = pl.col(NUMBER_COLUMNS)
         bars = bars.with_columns(stamp + moved, pl.when(numbers.is_finite()).then(numbers))
         bars = bars.filter(stamp >= since).unique("Datetime", keep="last").sort("Datetime")
-        now, newest = self._now(), cast(datetime | None, bars["Datetime"].max())
-        source_now = self.feed.date + self.utc_offset if self.feed.date else now
-        drift = (max(source_now, newest or source_now) - now).total_seconds()
-        if abs(drift) > MOST_DRIFT_S >= abs(asset.health.clock_drift_seconds):
-            _log.warning(
-                "%s: the source's clock is %+.0f s ahead of that of this machine",
-                asset.symbol,
-                drift,
-            )
-        asset.health.clock_drift_seconds = drift
-        end = min(now, source_now) - FINAL_AFTER  # a bar must be complete by both clocks
+        end = self._end(asset, bars)
         bars = bars.filter(stamp <= end - own)
         if own == step or bars.is_empty():
-            return [*map(BarRow._make, bars.iter_rows())], []
-        newest, where = bars["Datetime"][-1], Path(f"bars of {asset.symbol}")
-        bars = resample(bars, self.sink.timeframe, where=where, step=own).filter(
-            stamp <= end - step
-        )
-        rows = [*map(BarRow._make, bars.iter_rows())]
-        return rows, [
-            (bar.datetime, newest) for bar in rows[-1:] if newest + own < bar.datetime + step
-        ]
+            return _rows(bars), []
+        newest = bars["Datetime"][-1]
+        where = Path(f"bars of {asset.symbol}")
+        whole = resample(bars, self.sink.timeframe, where=where, step=own)
+        rows = _rows(whole.filter(stamp <= end - step))
+        is_incomplete = rows and newest + own < rows[-1].datetime + step
+        return rows, [(newest, rows[-1].datetime)] if is_incomplete else []
+
+    def _since(self, asset: _Asset) -> datetime:
+        """The first stamp to request: a few stored bars again, or the history of a new asset."""
+        step = self.timeframe
+        if asset.last:
+            return asset.last - LOOK_BACK * step
+        start = self._now() - MAX_BARS_PER_PUSH * step
+        return start - (start - datetime.min) % step
+
+    def _end(self, asset: _Asset, bars: pl.DataFrame) -> datetime:
+        """The moment at which a bar must be over, by the source's clock and by ours."""
+        now = self._now()
+        source_now = self.feed.date + self.utc_offset if self.feed.date else now
+        newest: Any = bars["Datetime"].max() or source_now
+        drift = (max(source_now, newest) - now).total_seconds()
+        health = asset.health
+        if abs(drift) > MAX_DRIFT_SECONDS >= abs(health.clock_drift_seconds):
+            words = "%s: the source's clock is %+.0f s ahead of that of this machine"
+            _log.warning(words, asset.symbol, drift)
+        health.clock_drift_seconds = drift
+        return min(now, source_now) - FINAL_AFTER
 
     def _compare(self, asset: _Asset, bars: Sequence[BarRow], stored: Sequence[BarRow]) -> None:
         """Report bars that differ from the stored ones or came too late; nothing is changed."""
-        known = {bar.datetime: bar[1:5] for bar in stored}
+        known = {bar.datetime: bar.prices for bar in stored}
         for bar in bars:
-            stamp, prices, before = bar.datetime, bar[1:5], known.get(bar.datetime, "nothing")
-            if stored and stored[0].datetime <= stamp <= stored[-1].datetime and before != prices:
-                if bar not in asset.corrected:
-                    _log.warning(
-                        "%s: of %s the source has %s now, stored is %s",
-                        asset.symbol,
-                        stamp,
-                        prices,
-                        before,
-                    )
+            before = known.get(bar.datetime)
+            is_inside = stored and stored[0].datetime <= bar.datetime <= stored[-1].datetime
+            if is_inside and before != bar.prices and bar not in asset.corrected:
+                words = "%s: of %s the source has %s now, stored is %s"
+                told = before or "nothing"
+                _log.warning(words, asset.symbol, bar.datetime, bar.prices, told)
                 asset.corrected.add(bar)
         asset.health.corrections = len(asset.corrected)
 
@@ -259,15 +287,17 @@ class HttpService:
     """A service at a URL."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        self.url, self.headers = url.rstrip("/"), {"Content-Type": "application/json"}
-        self.headers |= {"Authorization": f"Bearer {key}"} if key else {}
+        """`key` is an API key, where the service asks for one."""
+        self.url = url.rstrip("/")
+        self.headers = {"Content-Type": "application/json"}
+        if key:
+            self.headers["Authorization"] = f"Bearer {key}"
         state = self._request("/v1/assets")
-        self.timeframe, self.symbols = (
-            str(state["timeframe"]),
-            [str(each["symbol"]) for each in state["assets"]],
-        )
+        self.timeframe = str(state["timeframe"])
+        self.symbols = [str(asset["symbol"]) for asset in state["assets"]]
 
     def stored(self, symbol: str) -> list[BarRow]:
+        """The last bars of an asset, oldest first."""
         bars = self._request(f"/v1/assets/{symbol}/history?last={10 * LOOK_BACK}")["bars"]
         names = BarRow._fields[1:]
         return [
@@ -276,29 +306,36 @@ class HttpService:
         ]
 
     def push(self, symbol: str, bars: Sequence[BarRow]) -> None:
+        """Append bars, or raise."""
         self._request(f"/v1/assets/{symbol}/bars", as_json(bars))
 
     def _request(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON answer to a POST of a body, or to a GET without one."""
         where = self.url + path
         try:
             request = Request(where, json.dumps(body).encode() if body else None, self.headers)
-            with urlopen(request, timeout=30) as answer:
+            with urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
                 return dict(json.load(answer))
         except HTTPError as error:
+            problem = f"the service refuses with HTTP {error.code}"
             got = error.read(400).decode(errors="replace")
-            raise DataError(
-                f"the service refuses with HTTP {error.code}", where=where, got=got
-            ) from error
+            raise DataError(problem, where=where, got=got) from error
         except (OSError, ValueError) as error:
-            fix = "start it with `vaiom serve`, or correct --url"
             raise DataError(
-                "the service does not answer", where=where, got=str(error), fix=fix
+                "the service does not answer",
+                where=where,
+                got=str(error),
+                fix="start it with `vaiom serve`, or correct --url",
             ) from error
 
 
 def as_json(bars: Sequence[BarRow]) -> dict[str, Any]:
     """The body of a push request."""
     return {"bars": [bar._asdict() | {"datetime": bar.datetime.isoformat()} for bar in bars]}
+
+
+def _rows(bars: pl.DataFrame) -> list[BarRow]:
+    return [BarRow(*row) for row in bars.iter_rows()]
 
 
 def _newest(bars: Sequence[BarRow]) -> datetime | None:

@@ -1,9 +1,10 @@
-"""Drift monitor: the model's losses on live bars against Frequency's, its calibration, and
-Prometheus metrics.
+"""Drift monitor: the model's losses on live bars against Frequency's, and its calibration.
 
-Frequency is the pooled Train share of each bucket if Train bars are given, else the share among the
-bars scored so far, with Laplace smoothing. Paper: Methods, "Baselines" and "Evaluation and Ablation
-Protocol" (bits per event).
+Enters: forecasts, and the rows before and of the bars that settled them. Leaves: settled forecasts
+with their bits and PIT, and figures of the last ones. Frequency is the pooled Train share of each
+bucket if Train bars are stored, else the share among the bars scored so far, with Laplace
+smoothing.
+Paper: Methods, "Baselines" and "Evaluation and Ablation Protocol" (bits per event).
 """
 
 from __future__ import annotations
@@ -11,12 +12,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import prometheus_client as prometheus
 
 from vaiom.baselines.base import smooth
 from vaiom.distribution.buckets import BucketDistribution
@@ -26,7 +25,6 @@ from vaiom.features.fields import INVALID
 from vaiom.features.typing import Columns
 from vaiom.forecast.bars import moment_of
 from vaiom.model.config import class_of
-from vaiom.serve.follow import FeedHealth
 from vaiom.serve.schemas import Calibration, Drift, SettledForecast
 
 WINDOW = 500
@@ -36,30 +34,15 @@ MIN_SCORED = 50
 ALERT_ERRORS = 2.0
 """Standard errors by which the mean loss must be too large for an alert."""
 FAN_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Quantiles of a settled forecast that are kept for the dashboard."""
 COVERAGES = (0.5, 0.8, 0.9, 0.98)
+"""Central intervals whose coverage is measured."""
 PIT_BINS = 10
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.04, 0.1, 0.25, 1.0, 5.0)
-SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+ROW_COLUMNS = ("timestamp", "flags", "log_ret", "return_bucket", "sigma20")
+"""What settling needs of a row."""
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.float64]
-
-_ASSET_GAUGES = {
-    "scored": ("scored_bars", "Bars in the drift window: each had a forecast when it came."),
-    "model_bits": ("model_bits", "Mean loss of the model over the drift window."),
-    "frequency_bits": ("frequency_bits", "Mean loss of Frequency over the drift window."),
-    "alert": ("drift_alert", "1 where the model lost to Frequency by more than is allowed."),
-    "lag_seconds": (
-        "feed_lag_seconds",
-        "Since the end of the last bar, where a source is followed.",
-    ),
-    "failures": ("feed_failures", "Times in a row that the source had no usable answer."),
-    "corrections": ("feed_corrections", "Stored bars of which the source says something else now."),
-    "clock_drift_seconds": (
-        "feed_clock_drift_seconds",
-        "How far the source's clock is ahead of ours.",
-    ),
-}
 
 
 class FrequencyBaseline:
@@ -113,8 +96,7 @@ class FrequencyBaseline:
 
 def rows_at(places: Sequence[tuple[Columns, int]]) -> dict[str, npt.NDArray[Any]]:
     """What settling needs of single rows of several assets, (n,) each."""
-    names = ("timestamp", "flags", "log_ret", "return_bucket")
-    return {name: np.array([columns[name][row] for columns, row in places]) for name in names}
+    return {name: np.array([columns[name][row] for columns, row in places]) for name in ROW_COLUMNS}
 
 
 def settle(
@@ -161,68 +143,32 @@ def _spread(values: Floats, where: npt.NDArray[np.bool_]) -> Floats:
 
 
 def measure_drift(settled: Sequence[SettledForecast], alert_bits: float) -> Drift:
-    """Mean losses, and whether the model's is too large."""
-    model_bits = [each.model_bits for each in settled if each.model_bits is not None]
-    frequency_bits = [each.frequency_bits for each in settled if each.frequency_bits is not None]
-    if not model_bits:
+    """Mean losses in bits, and whether the model's exceeds Frequency's by more than `alert_bits`
+    and than chance explains.
+    """
+    pairs = [(each.model_bits, each.frequency_bits) for each in settled]
+    bits = np.array([pair for pair in pairs if None not in pair], np.float64)
+    if not len(bits):
         return Drift(scored=0, model_bits=None, frequency_bits=None, gain_bits=None, alert=False)
-    model, frequency = sum(model_bits) / len(model_bits), sum(frequency_bits) / len(frequency_bits)
-    error = float(np.subtract(model_bits, frequency_bits).std()) / math.sqrt(len(model_bits))
+    model, frequency = (sum(losses) / len(bits) for losses in bits.T.tolist())
+    error = float((bits[:, 0] - bits[:, 1]).std()) / math.sqrt(len(bits))
+    is_worse = model - frequency - alert_bits > ALERT_ERRORS * error
     return Drift(
-        scored=len(model_bits),
+        scored=len(bits),
         model_bits=model,
         frequency_bits=frequency,
         gain_bits=frequency - model,
-        gain_error=error if len(model_bits) > 1 else None,
-        alert=len(model_bits) >= MIN_SCORED
-        and model - frequency - alert_bits > ALERT_ERRORS * error,
+        gain_error=error if len(bits) > 1 else None,
+        alert=is_worse and len(bits) >= MIN_SCORED,
     )
 
 
 def measure_calibration(settled: Sequence[SettledForecast]) -> Calibration:
     """PIT bins, even for a calibrated model, and coverage of the central intervals."""
     pits = np.array([each.pit for each in settled if each.pit is not None])
-    counts = np.histogram(pits, PIT_BINS, (0.0, 1.0))[0]
-    coverage = {
-        str(level): float((np.abs(pits - 0.5) <= level / 2).mean()) if len(pits) else None
-        for level in COVERAGES
-    }
+    counts, _ = np.histogram(pits, PIT_BINS, (0.0, 1.0))
+    coverage: dict[str, float | None] = dict.fromkeys(map(str, COVERAGES))
+    if len(pits):
+        for level in COVERAGES:
+            coverage[str(level)] = float((np.abs(pits - 0.5) <= level / 2).mean())
     return Calibration(scored=len(pits), pit_counts=counts.tolist(), coverage=coverage)
-
-
-class Metrics:
-    """The Prometheus metrics of one service."""
-
-    def __init__(self) -> None:
-        prometheus.disable_created_metrics()
-        self.registry = prometheus.CollectorRegistry()
-        registry = self.registry
-        counter = partial(prometheus.Counter, namespace="vaiom", registry=registry)
-        gauge = partial(prometheus.Gauge, namespace="vaiom", registry=registry)
-        histogram = partial(prometheus.Histogram, namespace="vaiom", registry=registry)
-        self.requests = counter("requests", "Requests by route and status.", ["route", "status"])
-        self.seconds = histogram(
-            "request_seconds", "Time from the request to the answer.", ["route"], buckets=SECONDS
-        )
-        self.batches = histogram(
-            "batch_windows", "Windows that went through the model together.", buckets=SIZES
-        )
-        self.bars = counter("bars", "Acknowledged bars since the start.", ["asset"])
-        self.waiting = gauge("waiting_forecasts", "Forecasts that wait for the model.")
-        self.ready = gauge("ready", "1 where the service can forecast.")
-        self.e_value = gauge(
-            "ledger_e_value", "Evidence on record that the model beats it; 1 is none.", ["baseline"]
-        )
-        self.model = gauge("model_info", "The model that is served.", ["sha256", "experiment"])
-        self.last_bar = gauge(
-            "last_bar_seconds", "Stamp of the last bar on its own clock, since 1970.", ["asset"]
-        )
-        self.of_asset = {
-            field: gauge(name, words, ["asset"]) for field, (name, words) in _ASSET_GAUGES.items()
-        }
-
-    def show(self, symbol: str, state: Drift | FeedHealth) -> None:
-        """Update the gauges of an asset's drift or feed."""
-        for field, value in vars(state).items():
-            if field in self.of_asset and value is not None:
-                self.of_asset[field].labels(symbol).set(value)

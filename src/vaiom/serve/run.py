@@ -1,5 +1,7 @@
-"""Configure and run the service; options, model, state and bars are validated before the first
-request.
+"""Configure and run the service.
+
+Enters: the options of `vaiom serve`. Leaves: a server that runs until it is stopped; options,
+model, state and bars are checked before it takes the first request.
 """
 
 from __future__ import annotations
@@ -20,16 +22,20 @@ from vaiom.errors import EXTRAS, ConfigError, DataError, require_installed
 if TYPE_CHECKING:
     from vaiom.serve.store import Store
 
-# On shutdown, idle clients are not waited for longer than this.
-_STOP_SECONDS = 10
-# A pass through the model needs the GIL at every operation, and may wait this long each time for
-# the thread that reads requests.
-_SWITCH_SECONDS = 2e-4
+STOP_SECONDS = 10
+"""On shutdown, idle clients are not waited for longer than this."""
+SWITCH_SECONDS = 2e-4
+"""A pass through the model needs the GIL at every operation, and may wait this long each time for
+the thread that reads requests.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
+    """What a service serves, where it keeps its state, and what it allows its clients."""
+
     run: Path
+    """Run folder, checkpoint or exported file."""
     state: Path
     """Folder of the persistent state."""
     bars: Path | None = None
@@ -93,14 +99,16 @@ def default_state(run: Path) -> Path:
 
 
 def open_state(folder: Path) -> closing[Store]:
-    """The store of a service that is not running."""
+    """The store of a service that is not running, also one that has lost its last bars."""
     require_installed(*EXTRAS["serve"])
     from vaiom.serve.store import FILE_NAME, Store
 
     if not (folder / FILE_NAME).is_file():
-        fix = "name the --state of the service; by default RUN/live"
         raise DataError(
-            "no such state folder", where=folder, expected=f"a folder with {FILE_NAME}", fix=fix
+            "no such state folder",
+            where=folder,
+            expected=f"a folder with {FILE_NAME}",
+            fix="name the --state of the service; by default RUN/live",
         )
     return closing(Store(folder, "", accept_loss=True))
 
@@ -110,10 +118,11 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
     require_installed(*EXTRAS["serve"])
     import uvicorn
 
-    from vaiom.serve.app import Service, make_app
+    from vaiom.serve.app import make_app
     from vaiom.serve.protocol import BoundedProtocol
+    from vaiom.serve.service import Service
 
-    sys.setswitchinterval(_SWITCH_SECONDS)
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         # With the protocol named TCP: only then does the event loop disable Nagle's algorithm.
@@ -122,8 +131,12 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
         listening.bind((host, port))
         listening.listen()  # clients wait while the model loads instead of being refused
     except (OSError, OverflowError) as error:
-        where, fix = f"{host}:{port}", "choose another --host or --port"
-        raise ConfigError("cannot listen here", where=where, got=str(error), fix=fix) from error
+        raise ConfigError(
+            "cannot listen here",
+            where=f"{host}:{port}",
+            got=str(error),
+            fix="choose another --host or --port",
+        ) from error
     service = Service(config)
     shown = f"[{host}]" if ":" in host else host
     announce(f"http://{shown}:{listening.getsockname()[1]}")
@@ -134,7 +147,7 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
             log_level="warning",
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=_STOP_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS,
         )
     )
     gc.freeze()  # long-lived objects: garbage collection skips them

@@ -1,16 +1,16 @@
-"""Request and response schemas of the service, where a missing price is null, and its errors as
-status and body.
+"""Requests and answers of the service as schemas, from which its OpenAPI document is made.
+
+Enters: JSON. Leaves: checked requests, whose bars are `BarRow`s from here on, and answers. Prices
+are finite or null, log returns are per horizon, stamps are left edges on the model's clock.
 """
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import datetime
-from importlib.metadata import distributions
+from itertools import pairwise
 from typing import Annotated, Any, Self
 
-from fastapi.responses import JSONResponse
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -23,11 +23,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError, core_schema
 
-from vaiom.codec import to_json
 from vaiom.distribution.returns import ReturnDistribution
-from vaiom.errors import UserError
-from vaiom.forecast.bars import MIN_BARS
-from vaiom.forecast.forecaster import Forecaster
 from vaiom.serve.follow import BarRow, FeedHealth
 
 MAX_BARS = 5_000
@@ -72,7 +68,6 @@ Horizon = Annotated[
 ]
 Price = Annotated[float | None, Field(allow_inf_nan=False, description="Null where it is missing.")]
 
-_PACKAGES = ("vaiom", "torch", "numpy", "polars", "onnxruntime", "fastapi", "uvicorn")
 _BAR: JsonDict = {
     "datetime": "2025-06-30T22:00:00",
     "open": 1.1782,
@@ -84,10 +79,14 @@ _BAR: JsonDict = {
 
 
 class _Request(BaseModel):
+    """A body without unknown fields, whose types are not converted."""
+
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class Bar(_Request):
+    """One bar, as clients send it; a price that is missing is null."""
+
     model_config = ConfigDict(json_schema_extra={"examples": [_BAR]})
 
     datetime: Stamp
@@ -98,7 +97,7 @@ class Bar(_Request):
     volume: Price = None
 
 
-Bars = Annotated[
+BarList = Annotated[
     list[BarRow],
     GetPydanticSchema(lambda _source, handler: handler(list[Bar])),
     Field(min_length=1, max_length=MAX_BARS, description="Oldest first."),
@@ -107,13 +106,15 @@ Bars = Annotated[
 
 
 class ForecastRequest(_Request):
+    """Bars to forecast from."""
+
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"symbol": "EURUSD", "bars": [_BAR]}]}
     )
 
     symbol: Symbol
-    bars: Bars
-    others: Annotated[dict[Symbol, Bars], Field(max_length=64)] = Field(
+    bars: BarList
+    others: Annotated[dict[Symbol, BarList], Field(max_length=64)] = Field(
         {},
         description="Bars of other assets, for a model that reads them; without them the forecast "
         "says so.",
@@ -123,9 +124,11 @@ class ForecastRequest(_Request):
 
 
 class PushRequest(_Request):
+    """The next bars of a live asset."""
+
     model_config = ConfigDict(json_schema_extra={"examples": [{"bars": [_BAR]}]})
 
-    bars: Bars
+    bars: BarList
 
 
 Amount = Annotated[float, Field(allow_inf_nan=False)]
@@ -133,6 +136,8 @@ Sides = dict[str, dict[str, float]]
 
 
 class PortfolioRequest(_Request):
+    """Positions in live assets, whose risk is asked for."""
+
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"positions": {"EURUSD": 1e6, "XAUUSD": -2e5}}]}
     )
@@ -181,12 +186,14 @@ class DistributionAnswer(BaseModel):
 
     @classmethod
     def of(cls, dist: ReturnDistribution) -> Self:
-        tails = dist.shape.lower, dist.shape.upper
-        lower, upper = (
-            TailAnswer(scale=tail.scale * dist.sigma, shape=tail.shape) for tail in tails
+        """The distribution of a forecast, in log returns."""
+        shape = dist.shape
+        return cls(
+            knots=(shape.knots * dist.sigma).tolist(),
+            cumulative=dist.cumulative.tolist(),
+            lower=TailAnswer(scale=shape.lower.scale * dist.sigma, shape=shape.lower.shape),
+            upper=TailAnswer(scale=shape.upper.scale * dist.sigma, shape=shape.upper.shape),
         )
-        knots = (dist.shape.knots * dist.sigma).tolist()
-        return cls(knots=knots, cumulative=dist.cumulative.tolist(), lower=lower, upper=upper)
 
 
 class ForecastsAnswer(BaseModel):
@@ -224,6 +231,11 @@ class ForecastAnswer(BaseModel):
     law: DistributionAnswer | None = None
 
     @classmethod
+    def unchecked(cls, forecast: dict[str, Any] | None) -> Self | None:
+        """The answer from `to_dicts`, which is known to fit."""
+        return cls.model_construct(None, **forecast) if forecast else None
+
+    @classmethod
     def of(cls, dist: ReturnDistribution, beyond: float | None = None, whole: bool = False) -> Self:
         """A forecast, optionally with the probability of a larger move, or with all parameters of
         the distribution.
@@ -254,6 +266,8 @@ class SettledForecast(BaseModel):
 
 
 class PushAnswer(BaseModel):
+    """What became of pushed bars: the forecast that they settled, and the next one."""
+
     symbol: str
     accepted: int
     num_bars: int
@@ -267,10 +281,12 @@ class PushAnswer(BaseModel):
         """The value of the Server-Timing header."""
         return self._timing
 
-    def set_timing(self, seconds: Mapping[str, float]) -> None:
-        """Note how long each part of the push took."""
-        parts = [f"{name};dur={1e3 * each:.3f}" for name, each in seconds.items()]
-        self._timing = ", ".join(parts)
+    def set_timing(self, times: Sequence[float]) -> None:
+        """Note when each part of the push began, in seconds, and when the last one ended."""
+        spans = zip(("bar", "model", "disk"), pairwise(times), strict=True)
+        self._timing = ", ".join(
+            f"{name};dur={1e3 * (stop - start):.3f}" for name, (start, stop) in spans
+        )
 
 
 class CutAnswer(BaseModel):
@@ -295,6 +311,8 @@ class Drift(BaseModel):
 
 
 class AssetAnswer(BaseModel):
+    """Where a live asset stands, its chance of a rise and the model's drift on it."""
+
     symbol: str
     known: bool
     ready: bool
@@ -306,6 +324,8 @@ class AssetAnswer(BaseModel):
 
 
 class AssetsAnswer(BaseModel):
+    """All live assets, and what their drift is measured against."""
+
     timeframe: str
     frequency: str
     alert_bits: float
@@ -318,6 +338,8 @@ class AssetsAnswer(BaseModel):
 
 
 class MaskedBar(Bar):
+    """A stored bar, and the data-quality masks of its row."""
+
     masks: list[str]
 
 
@@ -330,12 +352,16 @@ class Calibration(BaseModel):
 
 
 class Quality(BaseModel):
+    """How many of the last bars are masked, by mask."""
+
     bars: int
     masked: int
     by_mask: dict[str, int]
 
 
 class HistoryAnswer(BaseModel):
+    """The last bars of an asset, and how its forecasts did."""
+
     symbol: str
     bars: list[MaskedBar]
     forecasts: list[SettledForecast]
@@ -344,134 +370,13 @@ class HistoryAnswer(BaseModel):
 
 
 class HealthAnswer(BaseModel):
+    """That the service runs."""
+
     status: str
 
 
 class ReadyAnswer(HealthAnswer):
+    """That the service can forecast, and how its feeds do."""
+
     feeds: dict[str, FeedHealth]
     """State of each followed asset's feed."""
-
-
-class ModelCard(BaseModel):
-    """The model card: identity, training data and limits."""
-
-    model_config = ConfigDict(extra="allow")
-
-    engine: str
-    sha256: str
-    tokenizer_sha256: str
-    corpus_sha256: str
-    experiment: str
-    seed: int
-    step: int
-    validation_bits: float | None
-    train_end: str | None
-    splits: dict[str, Any]
-    timeframe: str
-    context: int
-    horizons: list[int]
-    has_joint: bool
-    """Whether it has a fitted dependence between assets."""
-    symbols: list[str]
-    versions: dict[str, str]
-    limits: list[str]
-
-    @classmethod
-    def of(cls, forecaster: Forecaster) -> Self:
-        origin = forecaster.card.provenance
-        versions = {
-            name: package.version for name in _PACKAGES for package in distributions(name=name)
-        }
-        more = {
-            "trained_with": origin.vaiom_version,
-            "train": origin.train,
-            "inputs": origin.inputs,
-        }
-        return cls(
-            **forecaster.describe() | more | {"model": to_json(forecaster.config)},
-            train_end=origin.splits.get("train_end"),
-            horizons=list(forecaster.horizons),
-            has_joint=forecaster.dependence is not None,
-            versions={"python": platform.python_version(), **versions},
-            limits=_limits(forecaster),
-        )
-
-
-def _limits(forecaster: Forecaster) -> list[str]:
-    """Limits in plain words, for users who act on a forecast."""
-    end = str(forecaster.card.provenance.splits.get("train_end", "an unknown date")).removesuffix(
-        "T00:00:00"
-    )
-    reads = forecaster.reads_other_assets
-    seen = (
-        "the bars of its assets, and says when some are missing"
-        if reads
-        else "one asset's bars at a time"
-    )
-    ahead = " or ".join(map(str, forecaster.horizons))
-    return [
-        f"It has learned from bars before {end} and knows nothing of what changed since.",
-        "Every figure but prob_zero is given that the next close differs from the last one.",
-        f"Horizons, in bars of {forecaster.tokenizer.timeframe}: {ahead}, whenever those bars "
-        f"come; "
-        "where the market closes in between, the scale is still that of ordinary bars.",
-        f"It sees {seen}: no news, no calendar of events, no order book.",
-        f"Fewer than {forecaster.context} bars make a forecast worse, fewer than {MIN_BARS} make "
-        f"it impossible.",
-        "An asset that it was not trained on is treated as an average one, and the forecast says "
-        "so.",
-        "What lies inside a bucket and beyond the outermost edges follows one pooled Train rule, "
-        "whatever the asset.",
-        "A distribution is not advice: costs, spreads and the size of a position are yours.",
-    ]
-
-
-STATUSES = {
-    400: "The request is not readable.",
-    401: "The API key is missing or wrong.",
-    404: "No such asset.",
-    408: "The request did not arrive in time.",
-    409: "A bar is there already, or goes back in time.",
-    413: "The request is too large.",
-    422: "The values cannot be used; too few bars, for one.",
-    429: "Too many requests.",
-    503: "Not ready, or too busy.",
-}
-
-
-class ErrorDetails(BaseModel):
-    problem: str
-    expected: str | None
-    got: str | None
-    where: str | None
-    fix: str | None
-
-
-class ErrorAnswer(BaseModel):
-    error: ErrorDetails
-
-
-class RefusalError(UserError):
-    """A request that cannot be served, with its HTTP status; other user errors are 422."""
-
-    def __init__(
-        self, status: int, problem: str, *, retry_after: int | None = None, **details: Any
-    ) -> None:
-        super().__init__(problem, **details)
-        self.status, self.retry_after = status, retry_after
-        self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-        if status == 401:
-            self.headers["WWW-Authenticate"] = "Bearer"
-
-
-def details_of(error: UserError) -> dict[str, Any]:
-    """The parts of an error, named as in its constructor."""
-    return {name: getattr(error, name) for name in ("problem", "expected", "got", "where", "fix")}
-
-
-def error_response(error: UserError, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    details = {
-        name: None if value is None else str(value) for name, value in details_of(error).items()
-    }
-    status = error.status if isinstance(error, RefusalError) else 422
-    return JSONResponse({"error": details}, status, headers or getattr(error, "headers", None))

@@ -28,7 +28,8 @@ from vaiom.files import FolderInUseError, ensure_folder, flush, hold_folder
 from vaiom.forecast.bars import moment_of, seconds_of
 from vaiom.market.folder import NUMBER_COLUMNS
 from vaiom.serve.follow import BarRow
-from vaiom.serve.schemas import RefusalError, SettledForecast
+from vaiom.serve.refusals import DISK_PAUSE_SECONDS, RefusalError
+from vaiom.serve.schemas import SettledForecast
 
 FILE_NAME = "live.sqlite"
 LOG_NAME = FILE_NAME + "-wal"
@@ -338,7 +339,9 @@ class Store:
             raise self._damaged(f"{what}: {error}") from error
 
     def _refused(self, failure: str, got: str, fix: str) -> RefusalError:
-        return RefusalError(503, failure, where=self.path.name, got=got, retry_after=10, fix=fix)
+        return RefusalError(
+            503, failure, where=self.path.name, got=got, retry_after=DISK_PAUSE_SECONDS, fix=fix
+        )
 
     def _damaged(self, got: str) -> DataError:
         return DataError(
