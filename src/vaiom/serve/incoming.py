@@ -1,9 +1,9 @@
 """Bars on their way in: what is refused, and what the recursions take.
 
 Enters: `BarRow`s of a request, a feed or a bar folder, whose numbers are finite or missing.
-Leaves: the `BarArrays` of the features, or an error that says what to do. Bars must follow an asset's
-last one on its own grid of stamps, and may not be of the future: one wrong stamp would shut out all
-later bars.
+Leaves: the `BarArrays` of the features, or an error that says what to do. Bars must follow an
+asset's last one on its own grid of stamps, and may not be of the future: one wrong stamp would shut
+out all later bars.
 """
 
 from __future__ import annotations
