@@ -11,17 +11,14 @@ from hypothesis import strategies as st
 from small_fits import FEW_TREES, small
 
 from vaiom.baselines.base import clean_returns
-from vaiom.baselines.lightgbm import (
-    FEATURES,
-    LightGBM,
-    TreeConfig,
+from vaiom.baselines.history import (
     lagged,
     recent_mean,
     rolling_max,
     rolling_mean,
     seasonal_forecast,
-    split_holdout,
 )
+from vaiom.baselines.lightgbm import FEATURES, LightGBM, TreeConfig, split_holdout
 from vaiom.corpus.store import Corpus
 from vaiom.errors import DataError
 from vaiom.evaluation.scores import event_bits

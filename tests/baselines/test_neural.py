@@ -12,7 +12,7 @@ import pytest
 from small_fits import with_columns
 
 from vaiom.baselines.base import BASELINES, FOR_GPUS, usual_baselines
-from vaiom.baselines.networks import EXPERIMENTS, Neural, inside_train
+from vaiom.baselines.networks import EXPERIMENTS, TrainedNetwork, inside_train
 from vaiom.baselines.store import fit_or_load
 from vaiom.corpus.store import Corpus
 from vaiom.errors import DataError
@@ -29,8 +29,8 @@ TINY = {
 }
 
 
-def tiny(name: str, **changes: object) -> Neural:
-    return Neural(name, device="cpu", **(TINY | {"num_micro_batches": 1} | changes))
+def tiny(name: str, **changes: object) -> TrainedNetwork:
+    return TrainedNetwork(name, device="cpu", **(TINY | {"num_micro_batches": 1} | changes))
 
 
 def test_they_are_known_and_left_to_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from small_fits import with_columns
 
 from vaiom.baselines.counts import Frequency
 from vaiom.baselines.lightgbm import FEATURES, TreeConfig, split_holdout
-from vaiom.baselines.networks import Network, TabConfig, TabM
+from vaiom.baselines.tabm import TabM, TabMConfig, TabMNetwork
 from vaiom.corpus.store import Corpus
 from vaiom.errors import DataError
 from vaiom.evaluation.scores import event_bits
@@ -69,7 +69,7 @@ def test_nothing_after_a_row_changes_its_prediction(corpus: Corpus, fit: TabM) -
 
 def test_members_scale_the_inputs_share_their_layers_and_answer_each_for_itself() -> None:
     torch.manual_seed(0)
-    network = Network(3, 2, TabConfig(members=2, width=4, num_layers=1)).eval()
+    network = TabMNetwork(3, 2, TabMConfig(members=2, width=4, num_layers=1)).eval()
     with torch.no_grad():
         network.get_buffer("centre").copy_(torch.tensor([1.0, 2.0, 3.0]))
         network.get_buffer("spread").copy_(torch.tensor([0.5, 1.0, 0.1]))
@@ -126,7 +126,7 @@ def test_a_fit_is_what_its_words_say(corpus: Corpus, rate: float, epochs: int) -
 
     (x, assets, buckets), judged = tensors(learned), tensors(held_out)
     torch.manual_seed(17)
-    network = Network(x.shape[1], 3, made.settings)
+    network = TabMNetwork(x.shape[1], 3, made.settings)
     with torch.no_grad():
         network.get_buffer("centre").copy_(x.nanmean(dim=0).nan_to_num(0.0))
         network.get_buffer("spread").copy_(

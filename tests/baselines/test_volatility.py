@@ -14,19 +14,12 @@ from hypothesis import strategies as st
 from scipy.integrate import trapezoid
 from small_fits import with_columns
 
-from vaiom.baselines import volatility
+from vaiom.baselines import garch
 from vaiom.baselines.base import clean_returns
-from vaiom.baselines.volatility import (
-    EwmaT,
-    Garch,
-    GarchT,
-    GarchTSeasonal,
-    HarT,
-    fit_garch,
-    fit_scale,
-    fit_student,
-    student_buckets,
-)
+from vaiom.baselines.ewma import EwmaT
+from vaiom.baselines.garch import Garch, GarchT, GarchTSeasonal, fit_garch
+from vaiom.baselines.har import HarT
+from vaiom.baselines.student import fit_scale, fit_student, student_buckets
 from vaiom.corpus.store import Corpus
 from vaiom.market.sessions import HOUR, slot_of_week
 from vaiom.market.timeframes import step_seconds
@@ -229,7 +222,7 @@ def test_seasonal_garch_divides_by_the_usual_size_of_the_hour(
         seen.append(returns)
         return model
 
-    monkeypatch.setattr(volatility, "fit_garch", keep)
+    monkeypatch.setattr(garch, "fit_garch", keep)
     told: list[tuple[int, int, str]] = []
     train, symbols = corpus.endpoints("train"), list(corpus.asset_slices)
     fit = GarchTSeasonal("garch_t_seasonal", lambda *words: told.append(words)).fit(corpus, train)

@@ -24,7 +24,7 @@ from vaiom.auditing.pipeline import AuditedRun
 from vaiom.auditing.proof import FAILED, PASSED, AuditConfig, Proof
 from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency
-from vaiom.baselines.volatility import Garch, GarchT, GarchTSeasonal
+from vaiom.baselines.garch import Garch, GarchT, GarchTSeasonal
 from vaiom.codec import to_json
 from vaiom.corpus import targets as events_horizons
 from vaiom.corpus.build import CorpusConfig, corpus_in_memory

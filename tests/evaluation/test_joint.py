@@ -21,8 +21,8 @@ from training.tiny_runs import TINY
 from vaiom.auditing import figures
 from vaiom.auditing.proof import FAILED, PASSED, AuditConfig
 from vaiom.baselines.base import clean_returns
+from vaiom.baselines.garch import GarchT
 from vaiom.baselines.store import fit_or_load
-from vaiom.baselines.volatility import GarchT
 from vaiom.codec import from_json, to_json
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.store import Corpus
@@ -508,10 +508,8 @@ def test_portfolios_are_what_their_names_say() -> None:
     assert len(named) == 12
 
 
-def test_a_market_without_correlation_is_the_one_it_was(tmp_path: Path) -> None:
+def test_a_correlated_market_has_other_prices() -> None:
     config = MarketConfig(assets=2, bars=50)
-    manifest = write_market(config, tmp_path / "bars")
-    assert "correlation" not in manifest["market"]
     correlated = simulate(replace(config, correlation=0.5))
     assert all(
         not one.bars["Close"].equals(simulate(config)[symbol].bars["Close"])

@@ -1,5 +1,6 @@
-"""Boosted trees over the features of one row, with a seeded Train holdout for early stopping and a
-last check.
+"""Boosted trees over the features of one row (LightGBM, Ke et al. 2017).
+
+Early stopping and a last check use events that are held out of Train.
 
 Paper: Methods, "Baselines"; Appendix "LightGBM Hyperparameters". Features of what the asset did
 before are an addition.
@@ -8,17 +9,26 @@ before are an addition.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.baselines import base
-from vaiom.baselines.base import Baseline, Floats, Rows, clean_returns, count_targets, rows_by_asset
+from vaiom.baselines.base import (
+    FIT_NAME,
+    Baseline,
+    Floats,
+    Rows,
+    clean_returns,
+    count_targets,
+    damaged_fit,
+    rows_by_asset,
+    smooth,
+)
+from vaiom.baselines.history import HISTORY_COLUMNS, history_features
 from vaiom.corpus.store import Corpus
 from vaiom.errors import DataError
 from vaiom.features.fields import (
@@ -29,7 +39,7 @@ from vaiom.features.fields import (
     NUM_RETURN_BUCKETS,
 )
 from vaiom.files import Progress, read_json, write_json
-from vaiom.market.sessions import DAY, FIRST_MONDAY, WEEK
+from vaiom.market.sessions import DAY
 from vaiom.market.timeframes import step_seconds
 from vaiom.model.config import class_of
 
@@ -39,183 +49,71 @@ if TYPE_CHECKING:
 MODEL_NAME = "model.txt"
 HOLDOUT_TOLERANCE_BITS = 0.02
 """Trees that are worse than Frequency by more on the events held out of Train are not used."""
-SEASON_COUNT = 60  # how many earlier days, or weeks, say what is usual in a slot
-CYCLES = {"day": DAY, "week": WEEK}
+_DATE_FIELDS = ("years_since_2000", "month", "day_of_month", "day_of_year")
+"""Trees would memorise dates."""
+_UNDATED = [name for name in CONT_FIELDS if not name.startswith(_DATE_FIELDS)]
+_ROWS_AT_ONCE = 1 << 17
+"""Of which features are held in memory in a prediction."""
 
-# Trees would memorise dates.
-_DATES = ("years_since_2000", "month", "day_of_month", "day_of_year")
-_UNDATED = [name for name in CONT_FIELDS if not name.startswith(_DATES)]
-_PREDICT_ROWS = 1 << 17  # bounds the memory of wide feature sets
-
-Ints = npt.NDArray[np.int64]
+Features = npt.NDArray[np.float32]
 
 
 class FeatureSet(NamedTuple):
-    """Features of a row; the last `num_categories` fields are categorical."""
+    """The features of a row, (n, fields); the last `num_categories` fields are categorical."""
 
     fields: tuple[str, ...]
     num_categories: int
-    of: Callable[[Corpus, Rows], npt.NDArray[np.float32]]
+    of: Callable[[Corpus, Rows], Features]
 
 
-def history_features(
-    columns: Mapping[str, npt.NDArray[Any]], returns: Floats, unit: Floats, step: int
-) -> Iterator[tuple[str, Floats]]:
-    """Name and column (n,) of each feature of an asset's past up to a row, from all of its rows
-    (n,).
-
-    `returns` are NaN where not clean, `unit` is one over the row's `sigma20`, bars are `step`
-    seconds apart.
-    """
-    seconds = columns["timestamp"].astype(np.int64)
-    volatility, gaps = (columns[name].astype(np.float64) for name in ("relative_log_vol", "gap_z"))
-    size, abs_z = np.abs(returns), np.where(np.isfinite(returns), np.abs(columns["ret_z"]), np.nan)
-    slots = {cycle: ((seconds - FIRST_MONDAY) % length) // step for cycle, length in CYCLES.items()}
-    # The next slot by the clock: that of the target if no bar is skipped.
-    next_slots = {
-        cycle: ((seconds + step - FIRST_MONDAY) % length) // step
-        for cycle, length in CYCLES.items()
-        for cycle, length in CYCLES.items()
-    }
-    for lag in (0, 1, 2, 3, 4, 5, 11, 22, 23, 24):
-        yield f"return_lag_{lag}", lagged(returns, lag) * unit
-    for window in (3, 6, 12, 24, 48, 120, 480, 2_400):
-        yield f"abs_return_mean_{window}", rolling_mean(size, window) * unit
-    for window in (3, 12, 24, 120):
-        yield f"return_mean_{window}", rolling_mean(returns, window) * unit
-    yield "abs_return_max_24", rolling_max(size, 24) * unit
-    for lag in (1, 3, 6, 12, 24, 120):
-        yield f"relative_log_vol_lag_{lag}", lagged(volatility, lag)
-    for lag in (1, 2, 3):
-        yield f"gap_z_lag_{lag}", lagged(gaps, lag)
-    for lag in (1, 6, 24, 120):
-        yield f"seconds_since_lag_{lag}", seconds - lagged(seconds.astype(np.float64), lag)
-    for cycle, count in product(CYCLES, (1, 5, 20, 60)):
-        yield (
-            f"next_slot_of_{cycle}_{count}",
-            recent_mean(size, slots[cycle], next_slots[cycle], count) * unit,
-        )
-    for cycle in CYCLES:
-        yield (
-            f"next_slot_of_{cycle}_z",
-            recent_mean(abs_z, slots[cycle], next_slots[cycle], SEASON_COUNT),
-        )
-    for cycle, window in product(CYCLES, (3, 12, 48)):
-        yield (
-            f"season_of_{cycle}_{window}",
-            seasonal_forecast(size, slots[cycle], next_slots[cycle], window) * unit,
-        )
-    for cycle in CYCLES:
-        yield f"slot_of_{cycle}", slots[cycle].astype(np.float64)
+def single_bar_features(corpus: Corpus, rows: Rows) -> Features:
+    """The row's own continuous fields and its metadata."""
+    return np.concatenate([corpus.cont[rows], corpus.meta[rows]], axis=1, dtype=np.float32)
 
 
-def seasonal_forecast(size: Floats, own_slot: Ints, target_slot: Ints, window: int) -> Floats:
-    """The usual size of the target slot, times the mean ratio of the last `window` rows to the
-    usual size of theirs.
-    """
-    usual = recent_mean(size, own_slot, own_slot, SEASON_COUNT)
-    return recent_mean(size, own_slot, target_slot, SEASON_COUNT) * rolling_mean(
-        size / usual, window
-    )
-
-
-def lagged(values: Floats, lag: int) -> Floats:
-    """The value `lag` rows earlier, NaN before the first."""
-    return np.concatenate(
-        [np.full(min(lag, len(values)), np.nan), values[: max(len(values) - lag, 0)]]
-    )
-
-
-def rolling_mean(values: Floats, window: int) -> Floats:
-    """Mean of the finite values among the last `window` rows, NaN where there is none."""
-    end = np.arange(1, len(values) + 1)
-    return _mean_between(values, np.maximum(end - window, 0), end)
-
-
-def rolling_max(values: Floats, window: int) -> Floats:
-    """Largest finite value among the last `window` rows, NaN where there is none."""
-    padded = np.concatenate(
-        [np.full(window - 1, -np.inf), np.where(np.isfinite(values), values, -np.inf)]
-    )
-    largest = np.lib.stride_tricks.sliding_window_view(padded, window).max(axis=1)
-    return np.where(np.isfinite(largest), largest, np.nan)
-
-
-def recent_mean(values: Floats, own_slot: Ints, target_slot: Ints, count: int) -> Floats:
-    """For each row, the mean over the last `count` rows, up to itself, that are in its
-    target slot.
-    """
-    out = np.full(len(values), np.nan)
-    num_slots = int(max(own_slot.max(), target_slot.max())) + 1
-    for rows, targets in zip(
-        _by_slot(own_slot, num_slots), _by_slot(target_slot, num_slots), strict=True
-    ):
-        end = np.searchsorted(rows, targets, side="right")
-        out[targets] = _mean_between(values[rows], np.maximum(end - count, 0), end)
-    return out
-
-
-def _by_slot(slots: Ints, num_slots: int) -> list[Ints]:
-    """The rows of each slot in order."""
-    order = np.argsort(slots, kind="stable")
-    return np.split(order, np.searchsorted(slots[order], np.arange(1, num_slots)))
-
-
-def _mean_between(values: Floats, start: Ints, end: Ints) -> Floats:
-    """Means of the finite values at positions start..end-1."""
-    finite = np.isfinite(values)
-    sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
-    counts = np.concatenate([[0], np.cumsum(finite)])
-    number = counts[end] - counts[start]
-    return np.where(number > 0, (sums[end] - sums[start]) / np.maximum(number, 1), np.nan)
-
-
-def _lags(corpus: Corpus, rows: Rows) -> npt.NDArray[np.float32]:
+def lag_features(corpus: Corpus, rows: Rows) -> Features:
     """The row's own fields but dates, what its asset did up to it, and its metadata."""
     own = corpus.cont[rows][:, [CONT_FIELDS.index(name) for name in _UNDATED]]
     past = np.empty((len(rows), len(_HISTORY_FIELDS)), np.float32)
+    step = step_seconds(corpus.tokenizer.timeframe)
+    corpus.require_columns(HISTORY_COLUMNS)
     for symbol, chosen in rows_by_asset(corpus, rows).items():
-        own_rows = rows[chosen]
         # Rows after the last one are not read.
-        history = slice(corpus.asset_slices[symbol].start, int(own_rows.max()) + 1)
-        columns = {name: corpus.columns[name][history] for name in _HISTORY_COLUMNS}
-        with np.errstate(divide="ignore"):
-            unit = 1.0 / corpus.target_scale[history]
-        unit[~np.isfinite(unit)] = np.nan
-        step = step_seconds(corpus.tokenizer.timeframe)
+        history = slice(corpus.asset_slices[symbol].start, int(rows[chosen].max()) + 1)
+        columns = {name: corpus.columns[name][history] for name in HISTORY_COLUMNS}
+        scale = corpus.target_scale[history]
+        unit = np.divide(1.0, scale, out=np.full(len(scale), np.nan), where=scale > 0)
         features = history_features(columns, clean_returns(corpus, history), unit, step)
-        past[chosen] = np.stack(
-            [column[own_rows - history.start] for _, column in features], axis=1
-        )
+        at = rows[chosen] - history.start
+        past[chosen] = np.stack([column[at] for _, column in features], axis=1)
     return np.concatenate([own, past, corpus.meta[rows]], axis=1, dtype=np.float32)
 
 
-_HISTORY_COLUMNS = ("timestamp", "ret_z", "relative_log_vol", "gap_z")
-_ONE = np.ones(1)  # an asset with one row, for the names of its features
-_HISTORY_FIELDS = tuple(
-    name for name, _ in history_features(dict.fromkeys(_HISTORY_COLUMNS, _ONE), _ONE, _ONE, DAY)
-)
+def extra_features(corpus: Corpus, rows: Rows) -> Features:
+    """`lag_features` after the corpus's fields beyond the paper's, some of them of other assets."""
+    return np.concatenate([corpus.extra[rows], lag_features(corpus, rows)], axis=1)
+
+
+def _history_fields() -> tuple[str, ...]:
+    """The names of the features of the past, which are those of an asset with one row."""
+    one = np.ones(1)
+    features = history_features(dict.fromkeys(HISTORY_COLUMNS, one), one, one, DAY)
+    return tuple(name for name, _ in features)
+
+
+_HISTORY_FIELDS = _history_fields()
 _LAG_FIELDS = (*_UNDATED, *_HISTORY_FIELDS, *META_FIELDS)
 _NUM_META = len(META_FIELDS)
-
 FEATURES = {
     "lightgbm_disc": FeatureSet(
-        DISC_FIELDS, len(DISC_FIELDS), lambda c, rows: c.disc[rows].astype(np.float32)
+        DISC_FIELDS, len(DISC_FIELDS), lambda corpus, rows: corpus.disc[rows].astype(np.float32)
     ),
-    "lightgbm_cont": FeatureSet(CONT_FIELDS, 0, lambda c, rows: c.cont[rows]),
-    "lightgbm": FeatureSet(
-        (*CONT_FIELDS, *META_FIELDS),
-        _NUM_META,
-        lambda c, rows: np.concatenate([c.cont[rows], c.meta[rows]], axis=1, dtype=np.float32),
-    ),
-    "lightgbm_lags": FeatureSet(_LAG_FIELDS, _NUM_META, _lags),
-    "lightgbm_extra": FeatureSet(
-        (*EXTRA_FIELDS, *_LAG_FIELDS),
-        _NUM_META,
-        lambda c, rows: np.concatenate([c.extra[rows], _lags(c, rows)], axis=1),
-    ),
+    "lightgbm_cont": FeatureSet(CONT_FIELDS, 0, lambda corpus, rows: corpus.cont[rows]),
+    "lightgbm": FeatureSet((*CONT_FIELDS, *META_FIELDS), _NUM_META, single_bar_features),
+    "lightgbm_lags": FeatureSet(_LAG_FIELDS, _NUM_META, lag_features),
+    "lightgbm_extra": FeatureSet((*EXTRA_FIELDS, *_LAG_FIELDS), _NUM_META, extra_features),
 }
-"""By baseline; the last has the corpus's extra fields too, some of them of other assets."""
+"""By baseline."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,31 +131,31 @@ class TreeConfig:
     bagging_freq: int = 1
     patience: int = 100
     holdout_share: float = 0.2
-    chronological: bool = (
-        False  # hold out the latest of the drawn events, as over several bars, and not random ones
-    )
+    chronological: bool = False
+    """Hold out the latest of the drawn events instead of random ones."""
     max_events: int = 1_000_000
     seed: int = 17
 
     def params(self, num_classes: int) -> dict[str, Any]:
         """The library's parameters."""
-        task = {
+        return {
             "objective": "multiclass",
             "num_class": num_classes,
             "metric": "multi_logloss",
             "verbosity": -1,
-        }
-        tree = {"num_leaves": self.num_leaves, "min_data_in_leaf": self.min_child_samples}
-        shrinkage = {
+            "num_leaves": self.num_leaves,
+            "min_data_in_leaf": self.min_child_samples,
             "learning_rate": self.learning_rate,
             "lambda_l1": self.l1,
             "lambda_l2": self.l2,
+            "bagging_fraction": self.subsample,
+            "bagging_freq": self.bagging_freq,
+            "feature_fraction": self.colsample,
+            "seed": self.seed,
+            "deterministic": True,
+            # Left to itself the library times both layouts, and the choice may differ between runs.
+            "force_col_wise": True,
         }
-        sampling = {"bagging_fraction": self.subsample, "bagging_freq": self.bagging_freq}
-        sampling |= {"feature_fraction": self.colsample}
-        # Left to itself the library times both layouts, and the faster may differ from run to run.
-        repeatable = {"seed": self.seed, "deterministic": True, "force_col_wise": True}
-        return task | tree | shrinkage | sampling | repeatable
 
 
 WIDE_TREES = TreeConfig(learning_rate=0.05, max_events=500_000)
@@ -265,13 +163,17 @@ WIDE_TREES = TreeConfig(learning_rate=0.05, max_events=500_000)
 
 
 class LightGBM(Baseline):
-    """One row's features, by the baseline's name, to bucket probabilities; kept as LightGBM's own
-    text file.
+    """Trees from one row's features, which the baseline's name chooses, to bucket probabilities.
+
+    Attributes:
+        booster_: the trees up to the best round, kept as LightGBM's own text file.
+        holdout_bits_: loss on the events held out of Train.
+        frequency_bits_: loss of Frequency on them, fitted to the same events as the trees.
     """
 
     booster_: lightgbm.Booster
     holdout_bits_: float
-    frequency_bits_: float  # of the same holdout, from the same fitted events
+    frequency_bits_: float
 
     def __init__(
         self,
@@ -281,79 +183,80 @@ class LightGBM(Baseline):
     ):
         super().__init__(name, progress)
         self.features = FEATURES[name]
-        self.settings = config or (
-            WIDE_TREES if name in ("lightgbm_lags", "lightgbm_extra") else TreeConfig()
-        )
+        is_wide = name in ("lightgbm_lags", "lightgbm_extra")
+        self.settings = config or (WIDE_TREES if is_wide else TreeConfig())
 
     def config(self) -> dict[str, Any]:
-        fields = {
+        return {
+            **asdict(self.settings),
             "fields": list(self.features.fields),
             "num_categories": self.features.num_categories,
         }
-        return {**asdict(self.settings), **fields}
 
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
         import lightgbm as lgb
 
         # Targets of several bars overlap: random neighbours would tell what is held out, and trees
         # would stop too late.
-        settings = replace(
-            self.settings, chronological=self.settings.chronological or corpus.horizon > 1
-        )
+        chronological = self.settings.chronological or corpus.horizon > 1
+        settings = replace(self.settings, chronological=chronological)
         fitted, holdout = split_holdout(rows, corpus.target_timestamps[rows], settings)
         if not len(holdout):
-            problem, expected = "too few events for a holdout", "at least two Train events"
-            raise DataError(problem, expected=expected, got=len(rows), where=self.name)
+            raise DataError(
+                "too few events for a holdout",
+                expected="at least two Train events",
+                got=len(rows),
+                where=self.name,
+            )
         train = self._dataset(corpus, fitted)
         booster = lgb.train(
-            self.settings.params(NUM_RETURN_BUCKETS),
+            settings.params(NUM_RETURN_BUCKETS),
             train,
-            num_boost_round=self.settings.rounds,
+            num_boost_round=settings.rounds,
             valid_sets=[self._dataset(corpus, holdout, reference=train)],
-            callbacks=[lgb.early_stopping(self.settings.patience, verbose=False), self._report],
+            callbacks=[lgb.early_stopping(settings.patience, verbose=False), self._report],
         )
         self.holdout_bits_ = booster.best_score["valid_0"]["multi_logloss"] / math.log(2)
-        shares = base.smooth(count_targets(corpus, fitted))
-        self.frequency_bits_ = float(
-            -(count_targets(corpus, holdout) @ np.log2(shares)) / len(holdout)
-        )
-        if self.holdout_bits_ > self.frequency_bits_ + HOLDOUT_TOLERANCE_BITS:
-            most = f"at most {self.frequency_bits_ + HOLDOUT_TOLERANCE_BITS:.4f} bits/event"
-            problem = (
-                f"{self.name} is worse than Frequency on the events held out of Train, so "
-                f"it is not used"
-            )
-            fix = "bring in a longer history, or leave this baseline out with --only"
+        log_shares = np.log2(smooth(count_targets(corpus, fitted)))
+        self.frequency_bits_ = float(-(count_targets(corpus, holdout) @ log_shares) / len(holdout))
+        most = self.frequency_bits_ + HOLDOUT_TOLERANCE_BITS
+        if self.holdout_bits_ > most:
             raise DataError(
-                problem, expected=most, got=f"{self.holdout_bits_:.4f} bits/event", fix=fix
+                f"{self.name} is worse than Frequency on the events held out of Train, so it is "
+                f"not used",
+                expected=f"at most {most:.4f} bits/event",
+                got=f"{self.holdout_bits_:.4f} bits/event",
+                fix="bring in a longer history, or leave this baseline out with --only",
             )
         self.booster_ = booster  # of the best round: the library drops the later ones
 
     def _predict(self, corpus: Corpus, rows: Rows) -> Floats:
         probs = np.empty((len(rows), NUM_RETURN_BUCKETS))
-        for start in range(0, len(rows), _PREDICT_ROWS):
-            part = slice(start, start + _PREDICT_ROWS)
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            part = slice(start, start + _ROWS_AT_ONCE)
             probs[part] = self.booster_.predict(self.features.of(corpus, rows[part]))
         return probs
 
     def save(self, folder: Path) -> None:
         (folder / MODEL_NAME).write_text(self.booster_.model_to_string())
-        rounds = self.booster_.num_trees() // self.booster_.num_model_per_iteration()
-        bits = {"holdout_bits": self.holdout_bits_, "frequency_bits": self.frequency_bits_}
-        write_json(folder / base.FIT_NAME, {"rounds": rounds, **bits})
+        summary = {
+            "rounds": self.booster_.num_trees() // self.booster_.num_model_per_iteration(),
+            "holdout_bits": self.holdout_bits_,
+            "frequency_bits": self.frequency_bits_,
+        }
+        write_json(folder / FIT_NAME, summary)
 
     def load(self, folder: Path) -> Self:
         import lightgbm as lgb
 
-        summary, file = read_json(folder / base.FIT_NAME), folder / MODEL_NAME
+        file = folder / MODEL_NAME
+        summary = read_json(folder / FIT_NAME)
         try:
             self.booster_ = lgb.Booster(model_str=file.read_text())
-            self.holdout_bits_, self.frequency_bits_ = (
-                summary["holdout_bits"],
-                summary["frequency_bits"],
-            )
+            self.holdout_bits_ = summary["holdout_bits"]
+            self.frequency_bits_ = summary["frequency_bits"]
         except (OSError, KeyError, TypeError, ValueError, lgb.basic.LightGBMError) as error:
-            raise base.damaged_fit(file) from error
+            raise damaged_fit(file) from error
         return self
 
     def _dataset(
@@ -371,16 +274,18 @@ class LightGBM(Baseline):
         )
 
     def _report(self, env: lightgbm.callback.CallbackEnv) -> None:
-        if self.progress and (results := env.evaluation_result_list):
-            bits = results[0][2] / math.log(2)
-            self.progress(env.iteration + 1, env.end_iteration, f"rounds, holdout {bits:.4f} bits")
+        """Tell the progress of the rounds, as LightGBM calls back."""
+        if self.progress and env.evaluation_result_list:
+            nats = env.evaluation_result_list[0][2]
+            detail = f"rounds, holdout {nats / math.log(2):.4f} bits"
+            self.progress(env.iteration + 1, env.end_iteration, detail)
 
 
 def split_holdout(
     rows: Rows, moments: npt.NDArray[np.datetime64], config: TreeConfig
 ) -> tuple[Rows, Rows]:
-    """A seeded draw of the events to use, and which of them are held out; both in the order of the
-    corpus.
+    """A seeded draw of the events to fit on, and of those held out; both in the order of the
+    corpus. `moments` (n,) are the times of the rows' targets.
     """
     drawn = np.random.default_rng(config.seed).permutation(len(rows))[: config.max_events]
     if config.chronological:
