@@ -153,10 +153,8 @@ def test_a_fit_is_made_once_and_again_for_other_events(corpus: Corpus, tmp_path:
     assert (
         len({each.sha256 for each in (corpus, corpus.with_target(4), corpus.with_target(8))}) == 3
     )
-    # Sums of bars are fitted by a newer rule than one bar; who learns bars has one fit for all
-    # sums.
+    # Who learns bars has one fit for all sums.
     fit_or_load(Counted(), corpus.with_target(4), 512, tmp_path)
-    keys = [json.loads(file.read_text()) for file in (tmp_path / FITS_FOLDER).glob("*/key.json")]
     Counted.fits_bars = True
     fit_or_load(Counted(), corpus.with_target(8), 512, tmp_path)
     assert Counted.fits == 3
