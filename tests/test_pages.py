@@ -16,6 +16,8 @@ PAGES = [
     *ROOT.glob("*.md"),
     *(page for page in (ROOT / "docs").rglob("*.md") if page.name not in GENERATED),
 ]
+DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+ROOMS = "|".join(path.name for path in (ROOT / "src" / "vaiom").iterdir() if path.is_dir())
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -47,17 +49,26 @@ def test_files_and_modules_exist(page: Path) -> None:
 
 
 def test_the_map_names_real_files() -> None:
-    rows = re.findall(
-        r"^\| (.+?) \|.*\| (.+?) \|$", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE
-    )
+    _, rooms = DESIGN.split("## The rooms")
     named = 0
-    for place, start in rows[2:]:
+    for place, start in re.findall(r"^\| (.+?) \|.*\| (.+?) \|$", rooms, re.MULTILINE)[2:]:
         folder = re.match(r"`(\w+)/`", place)
         where = ROOT / "src" / "vaiom" / (folder[1] if folder else "")
         for file in re.findall(r"`([\w/]+\.\w+)`", start):
             assert (ROOT if "/" in file else where).joinpath(file).exists(), file
             named += 1
     assert named > 20
+
+
+@pytest.mark.parametrize("name", re.findall(rf"`((?:{ROOMS})\.\w+\.[\w.]+)`", DESIGN))
+def test_the_way_of_a_bar_names_what_there_is(name: str) -> None:
+    assert callable(resolve_name(f"vaiom.{name}"))
+
+
+def test_the_way_of_a_bar_has_three_paths_of_ten_steps() -> None:
+    _, paths = DESIGN.split("## Three paths")
+    steps = re.findall(r"^(\d+)\. ", paths.split("## The rooms")[0], re.MULTILINE)
+    assert steps == [str(number) for number in range(1, 11)] * 3
 
 
 @every_page
