@@ -62,7 +62,8 @@ def test_the_map_names_real_files() -> None:
 
 @pytest.mark.parametrize("name", re.findall(rf"`((?:{ROOMS})\.\w+\.[\w.]+)`", DESIGN))
 def test_the_way_of_a_bar_names_what_there_is(name: str) -> None:
-    assert callable(resolve_name(f"vaiom.{name}"))
+    found = resolve_name(f"vaiom.{name}")
+    assert f"vaiom.{name}" == f"{found.__module__}.{found.__qualname__}"
 
 
 def test_the_way_of_a_bar_has_three_paths_of_ten_steps() -> None:
