@@ -18,7 +18,7 @@ import vaiom
 from vaiom.errors import UserError
 from vaiom.market.folder import check_symbol
 from vaiom.market.formats import dukascopy
-from vaiom.market.formats.source import Options, Origin
+from vaiom.market.formats.source import Options, SourceFile
 
 PACKAGE = Path(vaiom.__file__).parent
 TOOL = Path(__file__).parents[1] / "tools" / "sbom.py"
@@ -103,7 +103,7 @@ def test_that_check_finds_what_it_looks_for(source: str) -> None:
 def test_a_bi5_bomb_is_refused_before_it_fills_the_memory() -> None:
     bomb = lzma.compress(bytes(dukascopy.MAX_UNPACKED + 24), format=lzma.FORMAT_ALONE, preset=0)
     assert len(bomb) < 1 << 20
-    file = Origin(path=Path("EURUSD_2019_01_04_BID_candles_min_1.bi5"))
+    file = SourceFile(path=Path("EURUSD_2019_01_04_BID_candles_min_1.bi5"))
     with pytest.raises(UserError, match="unpacks to too much"):
         dukascopy.read_bi5(file, bomb, Options())
 

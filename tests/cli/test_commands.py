@@ -316,7 +316,8 @@ def test_build_and_show(vaiom: Vaiom, market: Path, tmp_path: Path) -> None:
     shown = vaiom("corpus", "build", market, *other, "--out", tmp_path / "e")
     assert shown.code == 0, shown.err
     assert "insufficient" not in shown.out  # data quality is another command's
-    assert answer["classes"] == {"SIM01USD": "FX", "SIM02USD": "SPOT"}
+    classes = {symbol: series["class"] for symbol, series in answer["series"].items()}
+    assert classes == {"SIM01USD": "FX", "SIM02USD": "SPOT"}
     assert "building: 2/2" in built.err
     assert {"manifest.json", "tokenizer.json"} < set(names_in(tmp_path / "c"))
     opened = open_corpus(tmp_path / "c")

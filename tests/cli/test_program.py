@@ -61,7 +61,7 @@ def test_the_installed_program_answers() -> None:
 def test_json_on_stdout_and_plain_progress_on_stderr(market: Path, tmp_path: Path) -> None:
     ran = run("corpus", "build", market, "--out", tmp_path / "corpus", "--json")
     assert ran.returncode == 0
-    assert json.loads(ran.stdout)["symbols"] == ["SIM01USD", "SIM02USD"]
+    assert list(json.loads(ran.stdout)["series"]) == ["SIM01USD", "SIM02USD"]
     assert ran.stderr.splitlines() == [
         "building: 0/2 SIM01USD",
         "building: 1/2 SIM02USD",

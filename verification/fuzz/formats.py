@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from vaiom.market.formats.read import read_source
-from vaiom.market.formats.source import Options, Origin
+from vaiom.market.formats.source import Options, SourceFile
 from vaiom.market.imports import combine
 from verification.fuzz.mutations import Mutate, spoil_bytes, spoil_text
 
@@ -87,7 +87,7 @@ def _reader(name: str) -> Callable[[bytes], object]:
         repair, utc = bool(chance.randrange(2)), bool(chance.randrange(2))
         symbol = chance.choice([None, "EURUSD"])
         options = Options(symbol=symbol, utc=utc, repair=repair, shift=timedelta(hours=2))
-        source = read_source(Origin(path=Path(name)), data, options)
+        source = read_source(SourceFile(path=Path(name)), data, options)
         _, entry = combine("EURUSD", [source], options)
         return json.dumps(entry, allow_nan=False)
 

@@ -32,8 +32,9 @@ _USERS_ERRNOS = (
 
 @contextmanager
 def user_errors(program: str) -> Iterator[None]:
-    """Print an error that the user can fix in one message and exit 2; bugs raise, which exits 1
-    with a traceback.
+    """Print an error that the user can fix as one message and exit 2.
+
+    Bugs are raised, which exits 1 with a traceback.
     """
     try:
         yield
@@ -65,7 +66,7 @@ class Answer:
 
 
 def answers(command: Callable[P, Answer | None]) -> Callable[..., None]:
-    """Make a command print its answer, and add the option `--json`; None prints nothing."""
+    """Make a command print its answer, and give it the option `--json`; None prints nothing."""
 
     @wraps(command)
     def run(*args: Any, json: bool, **kwargs: Any) -> None:
@@ -85,6 +86,9 @@ def answers(command: Callable[P, Answer | None]) -> Callable[..., None]:
 
 
 def print_answer(answer: Answer, as_json: bool) -> None:
+    """Print JSON alone on stdout, or tables there and notes on stderr; exits 1 if the answer
+    failed.
+    """
     if as_json:
         print_json(answer.json)
     else:
@@ -96,7 +100,7 @@ def print_answer(answer: Answer, as_json: bool) -> None:
 
 
 def show(*parts: Table | str) -> None:
-    """Print tables and lines of text."""
+    """Print tables and lines of text on stdout; in a pipe, tables are 200 characters wide."""
     from rich.console import Console
 
     # Cells hold paths and symbols, which must not be read as markup.
@@ -112,6 +116,7 @@ def show(*parts: Table | str) -> None:
 
 
 def print_json(value: Any) -> None:
+    """Print a value as indented JSON; what JSON lacks is printed as text, but NaN is an error."""
     print(json.dumps(value, indent=2, default=str, allow_nan=False))
 
 

@@ -34,7 +34,14 @@ def download(
     workers: Annotated[int, option("Number of parallel requests.", min=1, max=16)] = 4,
     base_url: Annotated[str, option("Another server with the same file layout.")] = "",
 ) -> Answer:
-    """Download 1-minute candles from Dukascopy; run it again to continue after an interruption."""
+    """Download 1-minute candles from Dukascopy, one day of one asset at a time.
+
+    Every day is fetched as the server has it, checked to be whole, and kept with a ledger in the
+    folder `raw` of the output. Run the same command again to continue after an interruption:
+    finished days are not requested again, and bars are written once all days of an asset are there.
+
+    Example: vaiom data download EURUSD XAUUSD --from 2019-01-01 --to 2020-01-01 --out bars-1min
+    """
     from vaiom.market.download import download
 
     options: dict[str, Any] = {"base_url": base_url} if base_url else {}
@@ -80,6 +87,13 @@ def import_(
 ) -> Answer:
     """Import files of other tools into a bar folder; timestamps stay as they are without --shift or
     --utc.
+
+    Files may be CSV, JSON, Parquet or .bi5, also packed by zip, gzip or zstd; their kind is
+    recognised by content. Rows that go back in time, repeat a stamp or have no usable price are
+    refused with their place in the file, or repaired with --repair. All assets appear together or
+    not at all, and the manifest records the source of each and what was changed.
+
+    Example: vaiom data import EURUSD_2019.csv --shift 2h --out bars
     """
     from vaiom.market.imports import import_files, list_others
 
@@ -123,6 +137,11 @@ def _column_map(pairs: list[str]) -> dict[str, str]:
 def resample(bars: BarsDir, to: Timeframe, out: Out, overwrite: Overwrite = False) -> Answer:
     """Build coarser bars from finer ones, by fixed times of the clock; no bar is made where there
     are none.
+
+    Bins begin at midnight, those of a week on Monday. The length of the given bars must divide the
+    length asked for.
+
+    Example: vaiom data resample bars-1min --to 1h --out bars-1h
     """
     from vaiom.market.resample import resample_folder
 
@@ -141,6 +160,12 @@ def simulate(
 ) -> Answer:
     """Simulate a market whose true distributions are known; its oracle has the best score a model
     can reach.
+
+    The bars have weekends, holidays, sessions, hidden states, volatility that follows the past, and
+    a few faults of a feed. The truth is stored beside them, so that any model can be measured
+    against it.
+
+    Example: vaiom data simulate --assets 6 --bars 64000 --out simulated
     """
     from vaiom.simulation import market
 
@@ -159,7 +184,14 @@ def simulate(
 
 @answers
 def check(bars: BarsDir) -> Answer:
-    """Check prices for errors, oddities and gaps, and show how many rows would be masked."""
+    """Check prices for errors, oddities and gaps, and show how many rows would be masked.
+
+    Findings come with a few examples each. Errors are reasons not to train on the bars, warnings
+    are reasons to look, and facts such as gaps are no fault. The clock of the timestamps is
+    inferred from when the weeks open and close.
+
+    Example: vaiom data check bars-1h
+    """
     from vaiom.corpus.build import corpus_in_memory
     from vaiom.corpus.split_quality import few_train_events, split_quality
     from vaiom.market.check import check_folder
@@ -237,6 +269,11 @@ def build(
 
     Default dates: --train-end 2024-01-01 --validation 2024-07-01:2025-01-01 --test
     2025-01-01:2025-07-01,2025-07-01:2026-01-01 --seal 2026-01-01.
+
+    With --like, buckets are those of a trained model, so that it can be scored and trained further
+    on these bars. Splits that would be empty are refused, with dates that suit the bars.
+
+    Example: vaiom corpus build bars-1h --out corpus-1h
     """
     from vaiom.corpus.split_quality import few_train_events
     from vaiom.corpus.splits import VALIDATION
@@ -275,7 +312,13 @@ def build(
 def append(
     corpus: CorpusPath, bars: Annotated[Path, argument("BARS_DIR", "Bar folder with new bars.")]
 ) -> Answer:
-    """Add new bars to a corpus; nothing is rebuilt, and the result equals a full build."""
+    """Add new bars to a corpus; nothing is rebuilt, and the result equals a full build.
+
+    The folder may hold all bars or only new ones. Buckets, splits and what was fitted on Train stay
+    as they are.
+
+    Example: vaiom corpus append corpus-1h bars-1h
+    """
     from vaiom.corpus.append import append_bars
 
     before = len(vaiom.open_corpus(corpus, verify=False))
@@ -292,7 +335,10 @@ def show(corpus: CorpusPath) -> Answer:
 
 @answers
 def pack(corpus: CorpusPath, file: PackedFile) -> Answer:
-    """Pack a corpus into one file, to move it; an existing file is replaced."""
+    """Pack a corpus into one file, to move it; an existing file is replaced.
+
+    The file is a zip archive that any machine with Python can unpack.
+    """
     from vaiom.corpus.pack import pack as pack_corpus
 
     size = pack_corpus(corpus, file)
@@ -303,7 +349,7 @@ def pack(corpus: CorpusPath, file: PackedFile) -> Answer:
 
 @answers
 def unpack(file: PackedFile, folder: CorpusPath, overwrite: Overwrite = False) -> Answer:
-    """Unpack a corpus and verify every byte."""
+    """Unpack a corpus and verify every byte against its manifest."""
     from vaiom.corpus.pack import unpack as unpack_corpus
 
     return _corpus_answer(unpack_corpus(file, folder, overwrite=overwrite))
@@ -339,6 +385,7 @@ def _splits(train_end: str, validation: str, test: str, seal: str) -> vaiom.Spli
 
 
 def _interval(text: str) -> tuple[datetime, datetime]:
+    """The start and the end of an interval, from a text such as `2024-07-01:2025-01-01`."""
     start, colon, end = text.partition(":")
     if not colon:
         expected = "D:D, as in 2024-07-01:2025-01-01"
@@ -363,6 +410,7 @@ def _class_table(file: Path) -> dict[str, str]:
 
 
 def _corpus_answer(corpus: vaiom.Corpus, *warnings: str, quality: bool = False) -> Answer:
+    """Assets, splits and buckets of a corpus, with its data quality in JSON and if asked for."""
     from vaiom.corpus.split_quality import split_quality
 
     splits = split_quality(corpus)

@@ -50,7 +50,14 @@ def baselines(
     run: Annotated[Path | None, option("Take context and splits from this run.", "--for")] = None,
     unseal: Unseal = None,
 ) -> Answer:
-    """Fit the baselines on Train and score them in bits per event."""
+    """Fit the baselines on Train and score them in bits per event.
+
+    They range from counts of buckets to GARCH, trees and small networks, and are scored on exactly
+    the events that a model is. Fits and the loss of each event stay in the folder, for `vaiom
+    evaluate --baselines`.
+
+    Example: vaiom baselines corpus-1h --out baselines --only frequency,garch_t
+    """
     from vaiom.baselines.base import BASELINES, require_known, usual_baselines
     from vaiom.evaluation.predictor import score_baselines
 
@@ -109,6 +116,11 @@ def evaluate(
 ) -> Answer:
     """Score a run on held-out events: bits per event, gains with intervals, calibration; results go
     into the run.
+
+    Gains are over baselines on the same events, with intervals by asset and month. Every use of a
+    test split is recorded in the corpus, because a test that is looked at often is no test.
+
+    Example: vaiom evaluate runs/main --split test-h1 --baselines baselines
     """
     from vaiom.evaluation.evaluate import evaluate_run
 
@@ -148,6 +160,11 @@ def score(
 ) -> Answer:
     """Score forecasts of any origin (probabilities, quantiles or samples) on the same events as a
     model.
+
+    Forecasts are matched to events by symbol and target time, and every event of the split must
+    have one. With --against, they are compared with a run that was evaluated there.
+
+    Example: vaiom score theirs.parquet --corpus corpus-1h --against runs/main
     """
     opened = vaiom.open_corpus(corpus)
     name = name or forecasts.name.partition(".")[0]
@@ -230,7 +247,13 @@ def report(
         Path | None, option("Also write the main tables as LaTeX.", metavar="FILE")
     ] = None,
 ) -> Answer:
-    """Write the report of a run: one self-contained HTML file."""
+    """Write the report of a run: one self-contained HTML file.
+
+    It holds everything that was evaluated, with tables, figures, the quality of the data and the
+    limits of what was shown.
+
+    Example: vaiom report runs/main
+    """
     from vaiom.report.page import write_report
     from vaiom.report.verdict import verdict
 
@@ -292,6 +315,12 @@ def audit(
 ) -> Answer:
     """Prove that nothing leaked from the future and that all figures can be computed again; exit 1
     if a proof fails.
+
+    A corpus is built again from its bars and from bars that were changed after random times; a run
+    is scored again, and its baselines are fitted again. The bars that the corpus was built from
+    make most of the proofs possible.
+
+    Example: vaiom audit runs/main --bars bars-1h
     """
     from vaiom.auditing.audit import audit_path, hashes_of
     from vaiom.auditing.proof import FAILED

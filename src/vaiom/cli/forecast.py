@@ -47,7 +47,13 @@ def forecast(
     plot: Plot = None,
     device: FewDevice = None,
 ) -> Answer:
-    """Forecast the next bar of price files with a model that comes with the package."""
+    """Forecast the next bar of price files with a model that comes with the package.
+
+    Files are read as `vaiom data import` reads them, and finer bars are resampled to those of the
+    model. What is doubtful about them, such as an old last bar, is said below the table.
+
+    Example: vaiom forecast EURUSD_1h.csv --plot forecast.png
+    """
     forecaster = vaiom.Forecaster.load(model, device)
     from vaiom.forecast.bars import resample_if_finer
     from vaiom.market.check import check_bars, describe_problems
@@ -76,7 +82,7 @@ def forecast(
 
 @answers
 def models() -> Answer:
-    """List the models that come with the package."""
+    """List the models that come with the package; every command that takes a run takes their names."""
     models = []
     for name in packaged_models():
         about = vaiom.Forecaster.pretrained(name, None).describe()
@@ -116,7 +122,12 @@ def predict(
     json: Json = False,
     csv: Annotated[bool, option("Print one CSV line per asset.", "--csv")] = False,
 ) -> None:
-    """Forecast the next return of each asset, given that it is not zero."""
+    """Forecast the next return of each asset, given that it is not zero.
+
+    Unlike `vaiom forecast` it takes a run and a bar folder, with the bars as the model reads them.
+
+    Example: vaiom predict runs/main --bars bars-1h --json
+    """
     if json and csv:
         raise ConfigError("one form of output at a time", expected="--json or --csv", got="both")
     forecaster = vaiom.Forecaster.load(run, device)
@@ -154,6 +165,11 @@ def risk(
 ) -> Answer:
     """Show the risk of a portfolio: value at risk, expected shortfall, and what each position
     contributes.
+
+    Profits are sampled from the joint distribution of the positions' assets over the horizon. With
+    --given, the distribution is that after certain returns of some assets, as a stress scenario.
+
+    Example: vaiom risk runs/main --bars bars-1h --positions positions.csv --level 0.975
     """
     forecaster = vaiom.Forecaster.load(run, device)
     from vaiom.distribution.portfolio import read_positions
@@ -216,7 +232,10 @@ def describe_forecasts(
     dists: Sequence[vaiom.ReturnDistribution],
     notes: Sequence[str] = (),
 ) -> Answer:
-    """Forecasts as a table with notes."""
+    """Forecasts as a table of quantiles, with the notes of all of them below.
+
+    JSON has the whole distributions, and the description of the model.
+    """
     from vaiom.distribution.returns import notes_of
 
     rows = [dist.summary() for dist in dists]
@@ -259,7 +278,12 @@ def export(
     onnx: Annotated[Path, option("File to write.")],
     corpus: Annotated[Path | None, option("Corpus to check it on; by default, the run's.")] = None,
 ) -> Answer:
-    """Export a model as ONNX, after a check that it answers as PyTorch does."""
+    """Export a model as ONNX, after a check that it answers as PyTorch does.
+
+    The file runs wherever ONNX Runtime does.
+
+    Example: vaiom export runs/main --onnx main.onnx
+    """
     from vaiom.forecast.export import export_run
 
     exported = export_run(run, onnx, corpus)

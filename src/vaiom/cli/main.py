@@ -76,9 +76,7 @@ _FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 
 @app.command(context_settings=_FORWARD)
 def reproduce(context: typer.Context) -> None:
-    """Run the paper's experiments on your corpora and print the results beside the
-    published ones.
-    """
+    """Run the paper's experiments on your corpora and print the results beside the published ones."""
     _forward("reproduction", context)
 
 
@@ -98,9 +96,7 @@ def root(
 
 
 def _forward(package: str, context: typer.Context) -> None:
-    """Run `python -m PACKAGE` of the checkout that this program comes from, or of the current
-    folder.
-    """
+    """Run `python -m PACKAGE` of a checkout: that of this program, or else the current folder."""
     parts = (f"{package}/__main__.py", "src/vaiom/__init__.py")
     for root in (Path(__file__).parents[3], Path.cwd()):
         if all((root / part).is_file() for part in parts):
@@ -134,7 +130,7 @@ def plain_warning(
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line: errors that a user can fix exit 2, bugs exit 1 with a traceback."""
     warnings.formatwarning = plain_warning
     try:
         with user_errors("vaiom"):

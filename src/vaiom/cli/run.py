@@ -37,6 +37,11 @@ def run(
 ) -> Answer:
     """Do the whole job on your files: import, check, corpus, train, baselines, evaluate, report,
     audit, forecast.
+
+    Dates of Train, Validation and tests are chosen to suit the bars, and the experiment to suit the
+    machine. Finished parts are kept: run the same command again to go on after an interruption.
+
+    Example: vaiom run EURUSD_1h.csv XAUUSD_1h.csv --out runs/mine
     """
     require_installed(*EXTRAS["train"], *EXTRAS["report"])
     from vaiom.auditing.audit import audit_path
@@ -88,7 +93,11 @@ def demo(
     seed: Annotated[int, option("Random seed of market and model.", min=0)] = 17,
     device: Device = "auto",
 ) -> Answer:
-    """Do the whole job on a simulated market whose best possible score is known."""
+    """Do the whole job on a simulated market whose best possible score is known.
+
+    It takes minutes on a CPU and needs no data. At its end you see how much of the way from the
+    simplest baseline to the true distribution the model has gone.
+    """
     require_installed(*EXTRAS["train"], *EXTRAS["report"])
     from vaiom.experiments.whole_job import FOR_CPU, bits_beside_oracle
     from vaiom.report.verdict import describe

@@ -61,7 +61,14 @@ def serve(
     device: Device = "cpu",
     threads: Annotated[int | None, option("CPU threads of the model.", min=1)] = None,
 ) -> None:
-    """Serve forecasts and live assets over HTTP, with a dashboard."""
+    """Serve forecasts and live assets over HTTP, with a dashboard.
+
+    Bars are pushed by clients, or followed from a source; every new bar settles the forecast before
+    it, and the dashboard shows how well the model does. What was stored survives restarts. With a
+    ledger, each forecast is on record before its bar is known.
+
+    Example: vaiom serve runs/main --bars bars-1h --follow dukascopy
+    """
     # The bars of a request are few: more threads for them would only take processors from the
     # model.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
@@ -104,6 +111,11 @@ def follow(
 ) -> None:
     """Send new bars from a source, such as a folder that another program writes to, to a running
     service.
+
+    Bars that came before are not sent twice, and a source or a service that is down for a while is
+    asked again.
+
+    Example: vaiom follow exports/ --url http://127.0.0.1:8000
     """
     from vaiom.market.feeds import open_feed
     from vaiom.market.formats.source import Options
@@ -136,7 +148,13 @@ def state(
         bool, option("Check the whole file and write it anew.", "--rebuild")
     ] = False,
 ) -> Answer:
-    """Show the bars that a service has stored, remove some, or check and rebuild the file."""
+    """Show the bars that a service has stored, remove some, or check and rebuild the file.
+
+    The service must be stopped. Removed bars are gone with their scores; the ledger keeps its
+    forecasts, and a note that the bars were removed.
+
+    Example: vaiom state runs/main/state --after 2026-01-05
+    """
     from vaiom.serve.run import open_state
 
     with open_state(folder) as store:

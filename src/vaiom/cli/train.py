@@ -48,6 +48,11 @@ def experiments(
 ) -> Answer:
     """List the main experiments; with a name, show its configuration and exact number of
     parameters.
+
+    An experiment is a model, its training and their settings under one name. Any setting can be
+    changed by --set of `vaiom train`.
+
+    Example: vaiom experiments main
     """
     from vaiom.experiments.registry import EXPERIMENTS, SHOWN, experiment
     from vaiom.model.config import PAPER_VOCABULARY
@@ -132,7 +137,10 @@ def refit(
     test is left.
 
     The result is a model for use, not for evidence: judge the configuration by the run that it
-    comes from.
+    comes from. The look at held-out data is recorded in the corpus, and --yes says that you accept
+    it.
+
+    Example: vaiom refit runs/main --corpus corpus-1h --out runs/newest --yes
     """
     from vaiom.experiments.refit import refit as run_refit
 
@@ -165,6 +173,11 @@ def horizons(
 ) -> Answer:
     """Train small extra heads for the return over several bars, 4, 8 and 24 by default; the model
     does not change.
+
+    Forecasts, risk and the service then take --horizon. The heads are fitted on Train and stored
+    beside the model.
+
+    Example: vaiom horizons runs/main --horizons 4,24
     """
     from vaiom.corpus.targets import HORIZONS
     from vaiom.experiments.refit import fit_horizons
@@ -195,6 +208,9 @@ def horizons(
 def dependence(run: RunPath, corpus: RunCorpus = None, device: Device = "auto") -> Answer:
     """Fit the dependence between a run's assets on Train, for `vaiom risk`; the model does not
     change.
+
+    It joins the model's distributions of single assets to one of all together, and `vaiom evaluate`
+    judges it on portfolios.
     """
     from vaiom.evaluation.copula_fit import fit_dependence
     from vaiom.evaluation.predictor import ModelPredictor
@@ -225,7 +241,13 @@ def package(
     source: Annotated[str | None, option("Where the bars came from, for its card.")] = None,
     cost: Annotated[str | None, option("What training took, for its card.")] = None,
 ) -> Answer:
-    """Make a packaged model of a run: its weights, horizons, dependence and evaluations."""
+    """Make a packaged model of a run: its weights, horizons, dependence and evaluations.
+
+    Every command takes its name from then on where it takes a run. Packaging the same run again
+    gives the same files, byte for byte.
+
+    Example: vaiom package runs/main my-model
+    """
     from vaiom.experiments.package import package as make
 
     folder = make(run, name, out or MODELS, clock=clock, source=source, cost=cost)
@@ -236,7 +258,10 @@ def package(
 
 
 def _answer(result: TrainResult, *notes: str) -> Answer | None:
-    """The result of a training; of several processes, only the first prints it."""
+    """The result of a training, with a note if Validation rose at the end.
+
+    Of several processes, only the first prints it.
+    """
     from vaiom.training.devices import is_rank_0
 
     if not is_rank_0():

@@ -50,7 +50,7 @@ def read_origin(run: Path) -> Origin:
     cost = f"{metrics[-1]['seconds']:,.0f} s, teachers and compilation apart" if metrics else ""
     bars: dict[str, tuple[str, str]] = {}
     with suppress(UserError):  # a model file alone, or a corpus that has moved
-        for symbol, asset in read_manifest(files.corpus_path())["assets"].items():
+        for symbol, asset in read_manifest(files.corpus_path())["series"].items():
             bars[symbol] = (asset["first"], asset["last"])
     return Origin(cost=cost, bars=bars, files={})
 

@@ -25,7 +25,7 @@ from vaiom.errors import ConfigError, DataError
 from vaiom.market.folder import BAR_COLUMNS, BAR_SCHEMA, require_ordered
 from vaiom.market.formats.dukascopy import decode_candles, price_scale_of
 from vaiom.market.formats.read import read_source
-from vaiom.market.formats.source import Options, Origin
+from vaiom.market.formats.source import Options, SourceFile
 
 DUKASCOPY_URL = "https://datafeed.dukascopy.com/datafeed"
 ONE_DAY = timedelta(days=1)
@@ -64,7 +64,7 @@ class FeedFile(NamedTuple):
         start = datetime.combine(self.date, time())
         try:
             if self.hour is not None:
-                ticks = read_source(Origin(path=Path(self.path)), content, Options())
+                ticks = read_source(SourceFile(path=Path(self.path)), content, Options())
                 return ticks.bars.select(BAR_COLUMNS)
             bars = decode_candles(content, start, price_scale_of(self.symbol), self)
             require_ordered(bars["Datetime"], self)

@@ -30,7 +30,7 @@ from vaiom.files import (
 from vaiom.market import folder
 from vaiom.market.folder import infer_timeframe, require_calendar, require_ordered
 from vaiom.market.formats.read import FORMATS, read_source
-from vaiom.market.formats.source import REPAIR, ROW, SORT_FIX, FileBars, Options, Origin
+from vaiom.market.formats.source import REPAIR, ROW, SORT_FIX, FileBars, Options, SourceFile
 from vaiom.market.formats.table import count_out_of_place
 from vaiom.market.symbols import find_pair, find_symbol
 from vaiom.market.timeframes import format_span
@@ -165,7 +165,7 @@ def given_symbol(path: Path, options: Options) -> str | None:
 
 def read_one(path: Path, options: Options) -> tuple[str, FileBars]:
     """The symbol of a file, by the options or its own content or name, and its bars."""
-    file = Origin(path=path)
+    file = SourceFile(path=path)
     wanted = given_symbol(path, options)
     try:
         data = path.read_bytes()
@@ -277,7 +277,7 @@ def _require_no_overlap(sources: Sequence[FileBars]) -> None:
             )
 
 
-def _place(file: Origin, rows: pl.Series, row: int) -> str:
+def _place(file: SourceFile, rows: pl.Series, row: int) -> str:
     return file.at(rows[row])
 
 

@@ -19,7 +19,7 @@ from vaiom.errors import DataError
 from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS
 from vaiom.market.formats import dukascopy
 from vaiom.market.formats.dukascopy import decode_candles, parse_path, price_scale_of
-from vaiom.market.formats.source import FileBars, Options, Origin
+from vaiom.market.formats.source import FileBars, Options, SourceFile
 from vaiom.market.formats.table import drop_flat, parse_bars
 
 DAY = datetime(2019, 2, 4)
@@ -32,7 +32,7 @@ volumes = st.floats(0, 1e6, width=32)
 
 def read(path: str | Path, data: bytes, **options: object) -> FileBars:
     chosen = Options(**options)  # type: ignore[arg-type]
-    return parse_bars(dukascopy.read_bi5(Origin(path=Path(path)), data, chosen), chosen)
+    return parse_bars(dukascopy.read_bi5(SourceFile(path=Path(path)), data, chosen), chosen)
 
 
 @given(

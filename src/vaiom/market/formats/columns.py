@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from vaiom.errors import ConfigError
 from vaiom.market.folder import BAR_COLUMNS, PRICE_COLUMNS
-from vaiom.market.formats.source import Origin, Roles
+from vaiom.market.formats.source import Roles, SourceFile
 
 ALIASES = {
     "Datetime": (
@@ -71,7 +71,9 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", shortened.lower())
 
 
-def assign_roles(names: Sequence[str], columns: Mapping[str, str] | None, file: Origin) -> Roles:
+def assign_roles(
+    names: Sequence[str], columns: Mapping[str, str] | None, file: SourceFile
+) -> Roles:
     """Roles by the user's column map, or by the usual names; all columns of bars must be there."""
     role_of = {role.lower(): role for role in ALIASES}
     present = ", ".join(names) or "no columns"

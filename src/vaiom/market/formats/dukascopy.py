@@ -13,7 +13,7 @@ import polars as pl
 
 from vaiom.errors import DataError
 from vaiom.market.folder import BAR_SCHEMA, PRICE_COLUMNS
-from vaiom.market.formats.source import ROW, Options, Origin, RawTable, damaged
+from vaiom.market.formats.source import ROW, Options, RawTable, SourceFile, damaged
 from vaiom.market.sessions import HOUR, MINUTE
 from vaiom.market.symbols import CURRENCIES, METALS
 
@@ -81,7 +81,7 @@ def parse_path(path: str) -> tuple[str, datetime] | None:
     return match["symbol"].upper(), start
 
 
-def read_bi5(file: Origin, data: bytes, options: Options) -> RawTable:
+def read_bi5(file: SourceFile, data: bytes, options: Options) -> RawTable:
     """The candles or ticks of one `.bi5` file; the options give what its path does not say."""
     file = replace(file, unit="record")
     symbol, start = parse_path(file.path.as_posix()) or (file.symbol, options.start)

@@ -11,7 +11,7 @@ from typing import Any
 
 from vaiom.errors import require_installed
 from vaiom.files import BAD_ZIPS
-from vaiom.market.formats.source import Origin, damaged
+from vaiom.market.formats.source import SourceFile, damaged
 
 MAX_UNPACKED = 4 << 30
 MAX_RATIO = 200
@@ -23,7 +23,7 @@ _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
-def unpack(file: Origin, data: bytes) -> tuple[Origin, bytes]:
+def unpack(file: SourceFile, data: bytes) -> tuple[SourceFile, bytes]:
     """The content of a compressed file and where it came from; other data as they are."""
     if data.startswith(_ZIP):
         return _open_zip(file, data)
@@ -33,7 +33,7 @@ def unpack(file: Origin, data: bytes) -> tuple[Origin, bytes]:
     return file, data
 
 
-def _open_zip(file: Origin, data: bytes) -> tuple[Origin, bytes]:
+def _open_zip(file: SourceFile, data: bytes) -> tuple[SourceFile, bytes]:
     """The only `.csv` member of a zip file, or without one its only `.txt` member."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -45,7 +45,7 @@ def _open_zip(file: Origin, data: bytes) -> tuple[Origin, bytes]:
         raise damaged("the zip file cannot be unpacked", file.label, got=str(error)) from error
 
 
-def _only_table(file: Origin, archive: zipfile.ZipFile) -> zipfile.ZipInfo:
+def _only_table(file: SourceFile, archive: zipfile.ZipFile) -> zipfile.ZipInfo:
     names = archive.namelist()
     for ending in (".csv", ".txt"):
         tables = [info for info in archive.infolist() if info.filename.lower().endswith(ending)]
@@ -62,7 +62,7 @@ def _only_table(file: Origin, archive: zipfile.ZipFile) -> zipfile.ZipInfo:
     )
 
 
-def _decompress(file: Origin, data: bytes, codec: str) -> bytes:
+def _decompress(file: SourceFile, data: bytes, codec: str) -> bytes:
     most = _max_size(len(data))
     stream: Any = gzip.GzipFile(fileobj=io.BytesIO(data))
     if codec == "zstd":
@@ -82,7 +82,7 @@ def _max_size(num_packed: int) -> int:
     return min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * num_packed))
 
 
-def _require_size(file: Origin, num_bytes: int, num_packed: int) -> None:
+def _require_size(file: SourceFile, num_bytes: int, num_packed: int) -> None:
     if num_bytes > _max_size(num_packed):
         raise file.error(
             "the file unpacks to too much",

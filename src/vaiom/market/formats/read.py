@@ -13,14 +13,14 @@ from vaiom.market.folder import NUMBER_COLUMNS, read_parquet
 from vaiom.market.formats import dukascopy
 from vaiom.market.formats.columns import assign_roles
 from vaiom.market.formats.packed import unpack
-from vaiom.market.formats.source import ROW, FileBars, Options, Origin, RawTable
+from vaiom.market.formats.source import ROW, FileBars, Options, RawTable, SourceFile
 from vaiom.market.formats.table import parse_bars
 from vaiom.market.formats.text import TOOLS, read_text
 
 FORMATS = ("auto", *TOOLS, "table")
 
 
-def read_source(file: Origin, data: bytes, options: Options) -> FileBars:
+def read_source(file: SourceFile, data: bytes, options: Options) -> FileBars:
     """The bars of one file of any known kind, and its record for the manifest."""
     digest = {"sha256": sha256_of(data), "bytes": len(data)}
     file, data = unpack(file, data)
@@ -36,7 +36,7 @@ def read_source(file: Origin, data: bytes, options: Options) -> FileBars:
     return replace(parse_bars(raw, options), record=record)
 
 
-def _read_rows(file: Origin, data: bytes, options: Options) -> RawTable:
+def _read_rows(file: SourceFile, data: bytes, options: Options) -> RawTable:
     """The rows of a `.bi5`, Parquet or text file."""
     is_bi5 = data.startswith(dukascopy.MAGIC) or (not data and file.path.suffix.lower() == ".bi5")
     is_parquet = data.startswith(b"PAR1")
@@ -52,7 +52,7 @@ def _read_rows(file: Origin, data: bytes, options: Options) -> RawTable:
     return reader(file, data, options)
 
 
-def _read_parquet(file: Origin, data: bytes, options: Options) -> RawTable:
+def _read_parquet(file: SourceFile, data: bytes, options: Options) -> RawTable:
     file = replace(file, unit="row")
     frame = read_parquet(io.BytesIO(data), file.label)
     roles = assign_roles(frame.columns, options.columns, file)

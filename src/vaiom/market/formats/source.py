@@ -52,7 +52,7 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class SourceFile:
     """A file, or the member of an archive that holds bars, and what errors call its rows."""
 
     path: Path
@@ -96,7 +96,7 @@ class Origin:
 class RawTable:
     """The rows of a file as texts or numbers (and `ROW`), and the roles of its columns."""
 
-    file: Origin
+    file: SourceFile
     format: str
     frame: pl.DataFrame
     roles: Roles
@@ -109,7 +109,7 @@ class RawTable:
 class FileBars:
     """The bars of one file (`BAR_COLUMNS` and `ROW`, in file order) and its manifest record."""
 
-    file: Origin
+    file: SourceFile
     symbol: str | None
     bars: pl.DataFrame
     changes: Counter[str]
@@ -117,7 +117,7 @@ class FileBars:
     record: dict[str, Any] = field(default_factory=dict)
 
 
-def several_symbols(file: Origin, symbols: list[str], wanted: str | None) -> DataError:
+def several_symbols(file: SourceFile, symbols: list[str], wanted: str | None) -> DataError:
     """The error for a table with other symbols than the one wanted."""
     problem = "a table mixes several symbols"
     if wanted is not None:

@@ -15,8 +15,8 @@ from vaiom.market.formats.source import (
     SORT_FIX,
     FileBars,
     Options,
-    Origin,
     RawTable,
+    SourceFile,
     several_symbols,
 )
 from vaiom.market.formats.stamps import parse_stamps
@@ -106,7 +106,7 @@ def _with_points(cells: pl.DataFrame, prices: Sequence[str]) -> pl.DataFrame:
 
 
 def _parse_numbers(
-    cells: pl.DataFrame, rows: pl.Series, file: Origin, *, repair: bool
+    cells: pl.DataFrame, rows: pl.Series, file: SourceFile, *, repair: bool
 ) -> pl.DataFrame:
     """Parse columns of texts or numbers; anything else is an error, or null with repair."""
     numbers = cells.cast(pl.Float64, strict=False)
@@ -127,7 +127,7 @@ def _parse_numbers(
 
 
 def _drop_unusable(
-    frame: pl.DataFrame, prices: Sequence[str], file: Origin, *, repair: bool
+    frame: pl.DataFrame, prices: Sequence[str], file: SourceFile, *, repair: bool
 ) -> pl.DataFrame:
     """Keep rows whose prices are all finite and positive; without repair there may be no others."""
     price = pl.col(*prices)

@@ -14,7 +14,7 @@ import polars as pl
 
 from vaiom.market.folder import NUMBER_COLUMNS, PRICE_COLUMNS
 from vaiom.market.formats.columns import assign_roles, guess_roles, prices_in
-from vaiom.market.formats.source import ROW, Options, Origin, RawTable, Roles, several_symbols
+from vaiom.market.formats.source import ROW, Options, RawTable, Roles, SourceFile, several_symbols
 from vaiom.market.symbols import find_pair
 
 DELIMITERS = ("\t", ";", "|", ",")
@@ -92,7 +92,7 @@ class _Head:
     symbol: str | None = None
 
 
-def read_text(file: Origin, data: bytes, options: Options) -> RawTable:
+def read_text(file: SourceFile, data: bytes, options: Options) -> RawTable:
     """The rows of a text table, or of JSON, and the roles of its columns."""
     if data.lstrip()[:1] in (b"[", b"{"):
         file = replace(file, unit="row")
@@ -122,7 +122,7 @@ def _plain_lines(data: bytes) -> bytes:
     return data if b"\n" in data else data.replace(b"\r", b"\n")
 
 
-def _read_head(file: Origin, data: bytes, options: Options) -> _Head:
+def _read_head(file: SourceFile, data: bytes, options: Options) -> _Head:
     """The names of the columns, if there are any, the delimiter and the first row."""
     lines = _content_lines(file, data, _find_header(data, options))
     line, position = next(lines)
@@ -189,7 +189,7 @@ def _delimiter_of(line: str) -> str:
     return max(DELIMITERS, key=line.count)
 
 
-def _json_to_csv(file: Origin, data: bytes) -> bytes:
+def _json_to_csv(file: SourceFile, data: bytes) -> bytes:
     """A list of lists, or of objects with the same keys, as CSV."""
     try:
         rows = json.loads(data)
@@ -209,7 +209,7 @@ def _json_to_csv(file: Origin, data: bytes) -> bytes:
 
 
 def _recognise(
-    file: Origin, head: _Head, options: Options, first_line: int
+    file: SourceFile, head: _Head, options: Options, first_line: int
 ) -> tuple[Layout | None, Roles]:
     """The tool's layout and the roles of the columns; columns without names are never guessed."""
     format = options.format
@@ -248,7 +248,7 @@ def _recognise(
 
 
 def _select_ticker(
-    file: Origin, names: list[str], tickers: list[str], wanted: str | None
+    file: SourceFile, names: list[str], tickers: list[str], wanted: str | None
 ) -> tuple[list[str], str]:
     """Column names, with the ticker added to those of all but one ticker, and its symbol."""
     symbols = {ticker: find_pair(ticker) or ticker for ticker in tickers[1:]}
@@ -263,7 +263,7 @@ def _select_ticker(
     return marked, symbols[own]
 
 
-def _content_lines(file: Origin, data: bytes, position: int) -> Iterator[tuple[str, int]]:
+def _content_lines(file: SourceFile, data: bytes, position: int) -> Iterator[tuple[str, int]]:
     """The lines that are neither blank nor comments, and their byte positions.
 
     There is an error after the last.
@@ -286,7 +286,7 @@ def _split_cells(line: str, delimiter: str) -> list[str]:
 
 
 def _read_rows(
-    file: Origin, names: list[str], delimiter: str, body: bytes, first_line: int
+    file: SourceFile, names: list[str], delimiter: str, body: bytes, first_line: int
 ) -> pl.DataFrame:
     """All rows but blank ones as stripped texts, empty cells null, with their line in the file."""
     # A header of our own fixes the number of columns: the first row may be cut, and names may need
