@@ -82,7 +82,7 @@ def forecast(
 
 @answers
 def models() -> Answer:
-    """List the models that come with the package; every command that takes a run takes their names."""
+    """List the models that come with the package; their names stand for runs in every command."""
     models = []
     for name in packaged_models():
         about = vaiom.Forecaster.pretrained(name, None).describe()

@@ -76,7 +76,7 @@ _FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 
 @app.command(context_settings=_FORWARD)
 def reproduce(context: typer.Context) -> None:
-    """Run the paper's experiments on your corpora and print the results beside the published ones."""
+    """Run the paper's experiments on your corpora; results stand beside the published ones."""
     _forward("reproduction", context)
 
 
