@@ -8,7 +8,9 @@ joined their stamps.
 from __future__ import annotations
 
 import shutil
+from datetime import datetime
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import polars as pl
@@ -22,7 +24,6 @@ from vaiom.corpus.writer import CorpusWriter
 from vaiom.errors import DataError
 from vaiom.features.asset_state import AssetState
 from vaiom.features.rows import bars_of
-from vaiom.features.typing import Bools, Floats, Stamps
 from vaiom.market.folder import counted, symbols_in
 from vaiom.market.timeframes import step_seconds
 
@@ -101,9 +102,14 @@ def _read_states(path: Path, old: Corpus) -> dict[str, AssetState]:
 def _new_bars(old: Corpus, symbol: str, frame: pl.DataFrame, file: Path) -> pl.DataFrame:
     """The bars after a corpus's last row; bars that it already has must be the same."""
     last = old.timestamps[old.asset_slices[symbol].stop - 1].astype("datetime64[us]").item()
-    known = frame.filter(pl.col("Datetime") <= last)
+    differing = _first_difference(old, symbol, frame.filter(pl.col("Datetime") <= last))
+    if differing is not None:
+        raise DataError(
+            "the bars differ from the history that the corpus was built from",
+            where=f"{file}, {differing}",
+            fix="build the corpus again, or append a folder with the new bars alone",
+        )
     new = frame.filter(pl.col("Datetime") > last)
-    _require_same_history(old, symbol, known, file)
     if len(new) and new["Datetime"][0] < old.splits.train_end:
         raise DataError(
             "bars before the end of Train cannot be appended: bucket edges would have to be "
@@ -115,34 +121,21 @@ def _new_bars(old: Corpus, symbol: str, frame: pl.DataFrame, file: Path) -> pl.D
     return new
 
 
-def _require_same_history(old: Corpus, symbol: str, frame: pl.DataFrame, file: Path) -> None:
-    """Require the stamps and the close-to-close returns of bars to be the corpus's, from the first
-    bar of both on.
+def _first_difference(old: Corpus, symbol: str, frame: pl.DataFrame) -> datetime | None:
+    """The first stamp at which bars are not those of the corpus, from the first bar of both on:
+    only one of them has it, or the returns from the close before differ.
     """
     if not len(frame):
-        return
+        return None
     stamps = frame["Datetime"].to_numpy().astype("datetime64[s]")
     rows = old.asset_slices[symbol]
     start = rows.start + int(old.timestamps[rows].searchsorted(stamps[0]))
-    known = old.timestamps[start : rows.stop]
-    count = min(len(stamps), len(known))
-    same = np.append(stamps[:count] == known[:count], len(stamps) == len(known))
-    returns = old.columns["log_ret"][start : start + count]
-    same[1:count] &= _same_returns(frame["Close"].to_numpy()[:count], returns)
-    if not same.all():
-        first = slice(int(same.argmin()), int(same.argmin()) + 1)
-        differing: Stamps = np.concatenate([stamps[first], known[first]])
-        raise DataError(
-            "the bars differ from the history that the corpus was built from",
-            where=f"{file}, {differing.min().item()}",
-            fix="build the corpus again, or append a folder with the new bars alone",
-        )
-
-
-def _same_returns(close: Floats, log_ret: Floats) -> Bools:
-    """(N - 1,) whether closes have these log returns, from the second on."""
-    positive = np.where(close > 0, close, np.nan)
-    own = np.log(positive[1:] / positive[:-1])
-    stored = log_ret[1:]
-    same: Bools = own == stored
-    return same | (np.isnan(own) & np.isnan(stored))
+    of_one = np.setxor1d(stamps, old.timestamps[start : rows.stop])
+    if len(of_one):
+        return cast(datetime, of_one[0].item())
+    close = frame["Close"].to_numpy()
+    close = np.where(close > 0, close, np.nan)
+    returns = np.log(close[1:] / close[:-1])
+    stored = old.columns["log_ret"][start + 1 : rows.stop]
+    same = (returns == stored) | (np.isnan(returns) & np.isnan(stored))
+    return None if same.all() else cast(datetime, stamps[1:][~same][0].item())

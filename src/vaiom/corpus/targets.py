@@ -136,7 +136,9 @@ class Target:
     @cached_property
     def known(self) -> Bools:
         """(N,) whether each bar of the sum has prices and moved believably; zeros count."""
-        return next_are_known(self.columns, self.asset_slices, self.horizon)
+        num_unknown = np.cumsum(~has_return(self.columns))
+        later = shifted(num_unknown, self.horizon, self.asset_slices, -1)
+        return np.asarray(later == num_unknown)
 
     @cached_property
     def bad(self) -> Bools:
@@ -167,8 +169,13 @@ class Target:
 
     @cached_property
     def split_codes(self) -> Codes:
-        """(N,) the split of the last bar of the sum, if all its bars lie in that split."""
-        return codes_of_next(self.columns, self.asset_slices, self.splits, self.horizon)
+        """(N,) the split of the last bar of the sum if all its bars lie in it, else
+        `NO_TARGET_CODE`.
+        """
+        own = self.splits.codes(timestamps_of(self.columns))
+        first = shifted(own, 1, self.asset_slices, NO_TARGET_CODE)
+        last = shifted(own, self.horizon, self.asset_slices, NO_TARGET_CODE)
+        return np.where(first == last, last, np.uint8(NO_TARGET_CODE))
 
     def endpoints(
         self, split: str, context: int = DEFAULT_CONTEXT, *, unseal: bool = False
@@ -215,23 +222,6 @@ def sum_of_next(columns: Columns, asset_slices: Mapping[str, slice], bars: int) 
     return total
 
 
-def next_are_known(columns: Columns, asset_slices: Mapping[str, slice], bars: int) -> Bools:
-    """(N,) whether all of the next `bars` returns of each row's asset are known."""
-    num_unknown = np.cumsum(~has_return(columns))
-    later = shifted(num_unknown, bars, asset_slices, -1)
-    return np.asarray(later == num_unknown)
-
-
-def codes_of_next(
-    columns: Columns, asset_slices: Mapping[str, slice], splits: SplitConfig, bars: int
-) -> Codes:
-    """(N,) the split in which all of the next bars lie, `NO_TARGET_CODE` if there is none."""
-    own = splits.codes(timestamps_of(columns))
-    first = shifted(own, 1, asset_slices, NO_TARGET_CODE)
-    last = shifted(own, bars, asset_slices, NO_TARGET_CODE)
-    return np.where(first == last, last, np.uint8(NO_TARGET_CODE))
-
-
 def fit_of_next_bar(tokenizer: Tokenizer) -> TargetFit:
     """The fit for one bar: the tokenizer's edges and shape, with sigma20 as the scale."""
     shares = tokenizer.zero_share
@@ -254,11 +244,11 @@ def fit_target(corpus: Corpus, bars: int) -> TargetFit:
         return fit_of_next_bar(corpus.tokenizer)
     if not 2 <= bars <= MAX_HORIZON:
         raise ConfigError("not a horizon", expected=f"1 to {MAX_HORIZON} bars", got=bars)
-    sums = sum_of_next(corpus.columns, corpus.asset_slices, bars)
-    codes = codes_of_next(corpus.columns, corpus.asset_slices, corpus.splits, bars)
-    in_train = codes == corpus.splits.code(TRAIN)
-    known = next_are_known(corpus.columns, corpus.asset_slices, bars)
-    usable = known & ~corpus.mask_any & in_train & (corpus.sigma20 > 0)
+    # Sums and splits do not depend on what is fitted.
+    target = corpus.target(replace(fit_of_next_bar(corpus.tokenizer), bars=bars))
+    sums = target.log_ret_next
+    in_train = target.split_codes == corpus.splits.code(TRAIN)
+    usable = target.known & ~corpus.mask_any & in_train & (corpus.sigma20 > 0)
     moved = usable & (sums != 0)
     if not moved.any():
         raise DataError(

@@ -6,8 +6,7 @@ fields of one model in its order, unclipped. Paper: Methods, "Input Representati
 
 from __future__ import annotations
 
-from functools import cache
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +23,10 @@ from vaiom.features.fields import (
     PAPER_COLUMNS,
     has_flag,
 )
-from vaiom.features.typing import Columns, Ints, Shorts, Singles
+from vaiom.features.typing import Columns, Shorts, Singles
 
 _FIRST_MASK = CONT_FIELDS.index(f"mask_{next(iter(MASK_BITS))}")
+_PLACES = {name: index for index, name in enumerate(CONT_FIELDS)}
 _FLAGS = np.arange(256, dtype=np.uint8)
 _MASK_CHANNELS = np.stack(
     [has_flag(_FLAGS, bit) for bit in (*MASK_BITS.values(), ANY_MASK)], axis=1
@@ -56,30 +56,10 @@ def inputs_of(config: InputConfig, columns: Columns, meta: npt.NDArray[np.intege
     if fields == CONT_FIELDS:
         return continuous
     out = np.empty((len(continuous), len(fields)), np.float32)
-    places = _places(fields)
-    out[:, places.of_paper] = continuous.take(places.sources, axis=1)
-    for index in places.of_columns:
-        out[:, index] = columns[fields[index]]
+    for index, name in enumerate(fields):
+        place = _PLACES.get(name)
+        out[:, index] = columns[name] if place is None else continuous[:, place]
     return out
-
-
-class _Places(NamedTuple):
-    """Where a model's fields come from."""
-
-    of_paper: Ints
-    """Positions of the paper's fields among the model's."""
-    sources: Ints
-    """Positions of the same fields in `continuous_inputs`."""
-    of_columns: list[int]
-    """Positions of the fields that are stored columns."""
-
-
-@cache
-def _places(fields: tuple[str, ...]) -> _Places:
-    of_paper = [index for index, name in enumerate(fields) if name in CONT_FIELDS]
-    of_columns = [index for index, name in enumerate(fields) if name not in CONT_FIELDS]
-    sources = [CONT_FIELDS.index(fields[index]) for index in of_paper]
-    return _Places(np.array(of_paper, np.int64), np.array(sources, np.int64), of_columns)
 
 
 def continuous_inputs(columns: Columns) -> Singles:

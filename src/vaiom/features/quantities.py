@@ -8,7 +8,6 @@ value per bar, known when the bar closes, and the state after the last bar. Pape
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -94,7 +93,7 @@ class BarQuantities:
                 slots=slots,
             )
 
-    def _run_scales(self, state: Mapping[str, Ewma], is_array: bool) -> dict[str, Ewma]:
+    def _run_scales(self, state: dict[str, Ewma], is_array: bool) -> dict[str, Ewma]:
         """Run the paper's scales; return their states after the last bar."""
         clean_gap = where(self.clean_gap, self.log_gap, math.nan)
         # A product, not **2: a scalar's power rounds differently.
@@ -119,7 +118,7 @@ class BarQuantities:
         self.sigma_gap20_prev: Floats = sigma_prev["gap20"]
         return after
 
-    def _run_means(self, state: Mapping[str, Mean]) -> dict[str, Mean]:
+    def _run_means(self, state: dict[str, Mean]) -> dict[str, Mean]:
         """Run the means beyond the paper's; return their states after the last bar."""
         # A bar without range is no estimate, just as an exact zero is no return.
         ranges = where(self.log_range > 0, self.log_range, math.nan)

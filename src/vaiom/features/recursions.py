@@ -11,10 +11,11 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import numpy as np
 
+from vaiom.codec import Stored
 from vaiom.features.typing import AnyArray, Bools, Floats, Ints
 from vaiom.market.sessions import (
     WEEK,
@@ -34,22 +35,35 @@ LONG_SERIES = 500
 this length.
 """
 
+NULL_IF_UNDEFINED = Stored(
+    encode=lambda value: None if math.isnan(value) else value,
+    decode=lambda value: math.nan if value is None else value,
+)
+"""JSON has no NaN."""
+
+_MOST_MISSING = 10_000_000  # more rows than any history has: the past ages in a loop over them
 _SLOT_ALPHA = 2 / (SLOT_WEEKS + 1)
 _NO_WEEK = -(10**6)  # long before any week that can be stored
 
 Numbers = TypeVar("Numbers", bound=AnyArray)
 
 
-class Ewma(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Ewma:
     """The state of an EWMA whose past ages in rows without a value."""
 
-    mean: float = math.nan
+    mean: Annotated[float, NULL_IF_UNDEFINED] = math.nan
     """NaN before the first value."""
     num_missing: int = 0
     """Rows without a value since the last one."""
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.num_missing < _MOST_MISSING:
+            raise ValueError(f"{self.num_missing} rows without a value")
 
-class Mean(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Mean:
     """The state of an EWMA that rows without a value leave unchanged, started at 0."""
 
     level: float = 0.0
@@ -66,6 +80,11 @@ class Slots:
     """Updates of each mean, which give the total weight of its values."""
     last_week: Ints
     """The number of the week that updated it last."""
+
+    def __post_init__(self) -> None:
+        shape = self.level.shape
+        if len(shape) != 2 or not shape == self.count.shape == self.last_week.shape:
+            raise ValueError("the tables of the slots have other shapes")
 
     @classmethod
     def empty(cls, num_quantities: int, step: int) -> Slots:
@@ -118,7 +137,8 @@ def average(
 
 
 def _average_in_loop(values: list[float], span: int, state: Ewma) -> tuple[list[float], Ewma]:
-    mean, num_missing = state
+    mean = state.mean
+    num_missing = state.num_missing
     alpha = 2 / (span + 1)
     usual_weight = _weight(alpha, 0)
     out = [mean]
