@@ -135,8 +135,8 @@ def test_a_corpus_of_a_hundred_assets_survives_a_killed_worker(
             def dies_once(task: Any, device: str) -> None:
                 if task.id == tasks_to_die and not marker.exists():
                     marker.touch()
-                    task.rows.write(
-                        task.rows.slices[task.symbols[0]].start, {"log_ret": [0.0] * 100}
+                    task.writer.write(
+                        task.writer.slices[task.paths[0].stem].start, {"log_ret": [0.0] * 100}
                     )
                     os.kill(os.getpid(), signal.SIGKILL)
                 perform(task, device)

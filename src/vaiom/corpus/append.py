@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from vaiom import files
-from vaiom.corpus.build import read_checked, source_of, write_buckets, write_rows
+from vaiom.corpus.build import require_timeframe, source_of, write_buckets, write_rows
 from vaiom.corpus.generation import write_generation
 from vaiom.corpus.manifest import STATE_NAME, SourceFile, damaged
 from vaiom.corpus.store import Corpus, open_corpus
@@ -24,7 +24,7 @@ from vaiom.corpus.writer import CorpusWriter
 from vaiom.errors import DataError
 from vaiom.features.asset_state import AssetState
 from vaiom.features.rows import bars_of
-from vaiom.market.folder import counted, symbols_in
+from vaiom.market.folder import counted, read_ordered, symbols_in
 from vaiom.market.timeframes import step_seconds
 
 
@@ -39,9 +39,11 @@ def append_bars(path: Path, bars: Path, *, progress: files.Progress | None = Non
         fresh = {}
         for symbol in counted(symbols_in(bars), progress):
             file = bars / f"{symbol}.parquet"
-            frame = _new_bars(old, symbol, read_checked(file, old.tokenizer.timeframe), file)
-            if len(frame):
-                fresh[file] = frame
+            frame = read_ordered(file)
+            require_timeframe(frame, old.tokenizer.timeframe, file)
+            new = _new_bars(old, symbol, frame, file)
+            if len(new):
+                fresh[file] = new
         if fresh:
             _write_longer(path, old, states, fresh)
         corpus = open_corpus(path, verify=False) if fresh else old

@@ -8,15 +8,16 @@ Construction and Split Protocol" (everything fitted is fitted on Train events al
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import polars as pl
 
 from vaiom import files
+from vaiom.codec import from_json, to_json
 from vaiom.corpus.generation import write_generation
 from vaiom.corpus.manifest import TOKENIZER_NAME, SourceFile, keep_ledger
 from vaiom.corpus.series import Series
@@ -26,7 +27,7 @@ from vaiom.corpus.tokenizer import Tokenizer, fit_on_train
 from vaiom.corpus.writer import EXACT, CorpusWriter
 from vaiom.errors import ConfigError, DataError
 from vaiom.features.asset_state import AssetState
-from vaiom.features.fields import BUCKETED, MIN_CLEAN_RETURNS, bucket_of, timestamps_of
+from vaiom.features.fields import BUCKETED, MIN_CLEAN_RETURNS, bucket_of
 from vaiom.features.quantities import BarArrays
 from vaiom.features.rows import bars_of, blocks_of, stored
 from vaiom.features.typing import AnyArray
@@ -63,13 +64,29 @@ class CorpusConfig:
     """
 
     def __post_init__(self) -> None:
-        if self.timeframe:
-            timeframe_of(self.timeframe)
         for symbol, name in self.classes.items():
             if not re.fullmatch(r"\w[\w -]{0,31}", name):
                 raise ConfigError(
                     "not usable as an asset class", where=symbol, expected="a word", got=repr(name)
                 )
+
+        if self.timeframe:
+            # A timeframe has one spelling.
+            object.__setattr__(self, "timeframe", format_span(timeframe_of(self.timeframe)))
+
+    def with_timeframe_of(self, stamps: pl.Series, where: object) -> CorpusConfig:
+        """The configuration with the timeframe of these bars; 1h for a single one."""
+        inferred = infer_timeframe(stamps) or timeframe_of("1h")
+        try:
+            return replace(self, timeframe=format_span(inferred))
+        except ConfigError as error:
+            raise DataError(
+                "no corpus has such bars",
+                where=where,
+                expected=error.expected,
+                got=error.got,
+                fix="`vaiom data resample` makes coarser bars",
+            ) from None
 
     def series_of(self, symbol: str) -> Series:
         """The series of a symbol's bars."""
@@ -108,21 +125,25 @@ def build_corpus(
 
     Memory holds one asset's bars per process, then one quantity of all of Train.
     """
-    config = _with_timeframe(config or CorpusConfig(), bars)
+    paths = bar_files(bars.resolve())
+    config = config or CorpusConfig()
     with files.staged_folder(out, overwrite=overwrite) as staged:
-        sizes = {symbol: count_bars(bars / f"{symbol}.parquet") for symbol in symbols_in(bars)}
+        sizes = {symbol: count_bars(path) for symbol, path in paths.items()}
+        if not config.timeframe:
+            longest = paths[max(sizes, key=lambda symbol: sizes[symbol])]
+            config = config.with_timeframe_of(read_stamps(longest), longest)
         with files.staging_folder(staged) as folder:
             writer = CorpusWriter.create(sizes, folder.resolve())
             if runner is None:
                 written = {
-                    symbol: _write_file(writer, bars.resolve(), symbol, config.timeframe)
-                    for symbol in counted([*writer.slices], progress)
+                    symbol: _write_file(writer, paths[symbol], config.timeframe)
+                    for symbol in counted([*paths], progress)
                 }
             else:
-                tasks = _tasks(writer, bars.resolve(), config.timeframe, rows_per_task)
+                tasks = _tasks(writer, paths, config.timeframe, rows_per_task)
                 written = _perform_in_processes(runner, tasks, progress)
             if covered:
-                _require_covered(writer, config.splits)
+                _require_covered(paths.values(), config.splits)
             built = _with_buckets(writer, config)
             files.write_json(staged / TOKENIZER_NAME, built.tokenizer.to_json())
             states = {symbol: each.state for symbol, each in written.items()}
@@ -141,31 +162,40 @@ def corpus_in_memory(
     """Build the corpus of a bar folder or of unchecked frames in memory; with a tokenizer nothing
     is fitted.
     """
-    config = _with_timeframe(config or CorpusConfig(), bars)
-    if isinstance(bars, Path):
-        bars = {
-            symbol: read_checked(bars / f"{symbol}.parquet", config.timeframe)
-            for symbol in symbols_in(bars)
-        }
-    writer = CorpusWriter.create({symbol: len(bars[symbol]) for symbol in sorted(bars)})
+    config = config or CorpusConfig()
+    paths = bar_files(bars) if isinstance(bars, Path) else {}
+    frames = {symbol: read_ordered(path) for symbol, path in paths.items()} if paths else bars
+    assert not isinstance(frames, Path)
+    if not config.timeframe:
+        longest = max(frames, key=lambda symbol: len(frames[symbol]))
+        config = config.with_timeframe_of(frames[longest]["Datetime"], longest)
+    for symbol, path in paths.items():
+        require_timeframe(frames[symbol], config.timeframe, path)
+    writer = CorpusWriter.create({symbol: len(frames[symbol]) for symbol in sorted(frames)})
     for symbol in writer.slices:
         start = AssetState.empty(timeframe_of(config.timeframe))
-        write_rows(writer, symbol, bars_of(bars[symbol], symbol), start)
+        write_rows(writer, symbol, bars_of(frames[symbol], symbol), start)
     writer.write_cross()
     return _with_buckets(writer, config, tokenizer)
 
 
+def bar_files(folder: Path) -> dict[str, Path]:
+    """The files of a bar folder by symbol."""
+    return {symbol: folder / f"{symbol}.parquet" for symbol in symbols_in(folder)}
+
+
 def propose_splits(bars: Path) -> SplitConfig:
     """Split boundaries that fit the bars of a folder."""
-    stamps = [read_stamps(bars / f"{symbol}.parquet") for symbol in symbols_in(bars)]
-    return SplitConfig.covered_by(min(each[0] for each in stamps), max(each[-1] for each in stamps))
+    stamps = [read_stamps(path) for path in bar_files(bars).values()]
+    first = min(each[0] for each in stamps)
+    return SplitConfig.covered_by(first, max(each[-1] for each in stamps))
 
 
-def _require_covered(writer: CorpusWriter, splits: SplitConfig) -> None:
+def _require_covered(paths: Iterable[Path], splits: SplitConfig) -> None:
     """Refuse boundaries that leave Train or Validation without a bar, and propose others."""
-    stamps = [timestamps_of(writer.read(["timestamp"], rows)) for rows in writer.slices.values()]
-    first = min(each[0] for each in stamps).item()
-    last = max(each[-1] for each in stamps).item()
+    stamps = [read_stamps(path).to_numpy() for path in paths]
+    first = min(each[0] for each in stamps).astype("datetime64[us]").item()
+    last = max(each[-1] for each in stamps).astype("datetime64[us]").item()
     for name in (TRAIN, VALIDATION):
         if not any((splits.codes(each) == splits.code(name)).any() for each in stamps):
             raise DataError(
@@ -175,32 +205,8 @@ def _require_covered(writer: CorpusWriter, splits: SplitConfig) -> None:
             )
 
 
-def _with_timeframe(config: CorpusConfig, bars: Path | Mapping[str, pl.DataFrame]) -> CorpusConfig:
-    """The configuration with its timeframe in canonical spelling, taken from the longest history if
-    it has none.
-    """
-    if config.timeframe:
-        return replace(config, timeframe=format_span(timeframe_of(config.timeframe)))
-    if isinstance(bars, Path):
-        longest = max(symbols_in(bars), key=lambda symbol: count_bars(bars / f"{symbol}.parquet"))
-        stamps = read_stamps(bars / f"{longest}.parquet")
-    else:
-        longest = max(bars, key=lambda symbol: len(bars[symbol]))
-        stamps = bars[longest]["Datetime"]
-    inferred = infer_timeframe(stamps)
-    try:
-        return replace(config, timeframe=format_span(inferred) if inferred else "1h")
-    except ConfigError as error:
-        raise DataError(
-            "no corpus has such bars",
-            where=longest,
-            expected=error.expected,
-            got=error.got,
-            fix="`vaiom data resample` makes coarser bars",
-        ) from None
-
-
-class _Written(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class _Written:
     """What writing an asset's rows leaves besides them."""
 
     state: AssetState
@@ -209,14 +215,13 @@ class _Written(NamedTuple):
 
 @dataclass(frozen=True)
 class _SomeAssets:
-    """The task of one process: write the rows of these assets, and their states and sources into a
-    file.
+    """The task of one process: write the rows of these files, and their states and sources into
+    another.
     """
 
     id: str
     label: str
-    symbols: tuple[str, ...]
-    bars: Path
+    paths: tuple[Path, ...]
     writer: CorpusWriter
     timeframe: str
     file: Path
@@ -224,7 +229,7 @@ class _SomeAssets:
 
 
 def _tasks(
-    writer: CorpusWriter, bars: Path, timeframe: str, rows_per_task: int
+    writer: CorpusWriter, paths: Mapping[str, Path], timeframe: str, rows_per_task: int
 ) -> list[_SomeAssets]:
     """One task for each run of assets that begin within as many rows."""
     assert writer.folder
@@ -232,9 +237,9 @@ def _tasks(
     for number, group in groupby(
         writer.slices, key=lambda symbol: writer.slices[symbol].start // rows_per_task
     ):
-        symbols = tuple(group)
+        own = [paths[symbol] for symbol in group]
         file = writer.folder / f"task-{number}.json"
-        task = _SomeAssets(str(number), symbols[-1], symbols, bars, writer, timeframe, file)
+        task = _SomeAssets(str(number), own[-1].stem, tuple(own), writer, timeframe, file)
         tasks.append(task)
     return tasks
 
@@ -247,29 +252,27 @@ def _perform_in_processes(
         raise RuntimeError(reason) if reason.startswith("Traceback") else DataError(reason)
     written = {}
     for task in tasks:
-        for symbol, (state, source) in files.read_json(task.file).items():
-            written[symbol] = _Written(AssetState.from_json(state), SourceFile(**source))
+        for symbol, each in files.read_json(task.file).items():
+            written[symbol] = from_json(_Written, each)
     return written
 
 
 def _perform(task: _SomeAssets, _device: str) -> None:
     """What a process does for a task."""
-    written = {}
-    for symbol in task.symbols:
-        state, source = _write_file(task.writer, task.bars, symbol, task.timeframe)
-        written[symbol] = [state.to_json(), vars(source)]
-    files.write_json(task.file, written)
+    written = {path.stem: _write_file(task.writer, path, task.timeframe) for path in task.paths}
+    files.write_json(task.file, to_json(written))
 
 
-def _write_file(writer: CorpusWriter, folder: Path, symbol: str, timeframe: str) -> _Written:
+def _write_file(writer: CorpusWriter, path: Path, timeframe: str) -> _Written:
     """Write the rows of a bar file."""
-    file = folder / f"{symbol}.parquet"
-    bars = bars_of(read_checked(file, timeframe), file)
-    rows = writer.slices[symbol]
-    if len(bars.seconds) != rows.stop - rows.start:
-        raise DataError("the file changed while it was read", where=file, fix="build again")
-    state = write_rows(writer, symbol, bars, AssetState.empty(timeframe_of(timeframe)))
-    return _Written(state, source_of(file, len(bars.seconds)))
+    frame = read_ordered(path)
+    require_timeframe(frame, timeframe, path)
+    bars = bars_of(frame, path)
+    rows = writer.slices[path.stem]
+    if len(frame) != rows.stop - rows.start:
+        raise DataError("the file changed while it was read", where=path, fix="build again")
+    state = write_rows(writer, path.stem, bars, AssetState.empty(timeframe_of(timeframe)))
+    return _Written(state=state, source=source_of(path, len(frame)))
 
 
 def source_of(file: Path, rows_taken: int) -> SourceFile:
@@ -292,7 +295,7 @@ def write_rows(writer: CorpusWriter, symbol: str, bars: BarArrays, state: AssetS
 def write_buckets(writer: CorpusWriter, rows: slice, tokenizer: Tokenizer) -> None:
     """Write the bucket columns of some rows."""
     for name, (edges, value) in BUCKETED.items():
-        exact = writer.read([EXACT[value]], rows)[EXACT[value]]
+        exact = writer.read(EXACT[value], rows)
         writer.write(rows.start, {name: bucket_of(tokenizer.edges[edges], exact)})
 
 
@@ -302,9 +305,9 @@ def _with_buckets(
     """Fit a tokenizer, unless one is given, and write the buckets of all rows."""
 
     def own_values(symbol: str) -> dict[str, AnyArray]:
-        names = ("timestamp", "flags", "log_ret", *EXACT.values())
-        columns = writer.read(names, writer.slices[symbol])
-        return columns | {value: columns[column] for value, column in EXACT.items()}
+        sources = {name: name for name in ("timestamp", "flags", "log_ret")} | EXACT
+        rows = writer.slices[symbol]
+        return {name: writer.read(column, rows) for name, column in sources.items()}
 
     if tokenizer is None:
         series = {symbol: config.series_of(symbol) for symbol in writer.slices}
@@ -320,11 +323,8 @@ def _with_buckets(
     )
 
 
-def read_checked(file: Path, timeframe: str) -> pl.DataFrame:
-    """The bars of a file, if they are of this timeframe and none holds the range of a longer
-    one.
-    """
-    frame = read_ordered(file)
+def require_timeframe(frame: pl.DataFrame, timeframe: str, file: Path) -> None:
+    """Raise an error unless bars are of this timeframe and none holds the range of a longer one."""
     expected = timeframe_of(timeframe)
     inferred = infer_timeframe(frame["Datetime"]) or expected
     is_finer = inferred < expected
@@ -350,4 +350,3 @@ def read_checked(file: Path, timeframe: str) -> pl.DataFrame:
                 got=f"{int(hidden.sum())} such rows, as `vaiom data check` reports them",
                 fix="remove these rows, or empty their High, Low and Volume",
             )
-    return frame

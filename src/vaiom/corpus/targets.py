@@ -78,9 +78,8 @@ class TargetFit:
     def scale(self, columns: Columns, assets: Any) -> Floats:
         """(N,) scales of rows with these asset ids, 0 where sigma20 is undefined."""
         slots = slot_of_week(columns["timestamp"], step_seconds(self.timeframe))
-        return np.asarray(
-            columns["sigma20"] * (math.sqrt(self.bars) * self.slot_scale[assets, slots])
-        )
+        ratio = math.sqrt(self.bars) * self.slot_scale[assets, slots]
+        return np.asarray(columns["sigma20"] * ratio)
 
     def renumbered(self, ids: list[int]) -> TargetFit:
         """The fit for a corpus whose asset k has the id `ids[k]` here."""
@@ -194,7 +193,8 @@ class Target:
             raise ConfigError("context must be at least one row", got=context)
         usable = self.valid & (self.split_codes == code)
         for rows in self.asset_slices.values():
-            usable[rows.start : min(rows.start + context - 1, rows.stop)] = False
+            first = min(rows.start + context - 1, rows.stop)
+            usable[rows.start : first] = False
         return np.flatnonzero(usable)
 
 
@@ -204,7 +204,8 @@ def shifted(
     """The value `bars` rows later in the same asset, `at_end` where there is no such row."""
     out = np.full_like(values, at_end)
     for rows in asset_slices.values():
-        out[rows.start : max(rows.start, rows.stop - bars)] = values[rows][bars:]
+        later = values[rows][bars:]
+        out[rows.start : rows.start + len(later)] = later
     return out
 
 
@@ -217,7 +218,8 @@ def sum_of_next(columns: Columns, asset_slices: Mapping[str, slice], bars: int) 
     for ahead in range(1, bars + 1):
         total[:-ahead] += own[ahead:]
     for rows in asset_slices.values():
-        total[max(rows.start, rows.stop - bars) : rows.stop] = np.nan
+        incomplete = max(rows.start, rows.stop - bars)
+        total[incomplete : rows.stop] = np.nan
     total[np.abs(total) < _ROUNDING] = 0.0
     return total
 
@@ -288,12 +290,20 @@ def usual_sizes(size: Floats, assets: Ints, slots: Ints, shape: tuple[int, int])
     """Mean sizes by asset and slot over the overall mean, shrunk to the asset's; pooled for an
     unknown asset.
     """
-    cells = assets * shape[1] + slots
-    counts = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
-    sums = np.bincount(cells, weights=size, minlength=shape[0] * shape[1]).reshape(shape)
+    num_assets, num_slots = shape
+    cells = assets * num_slots + slots
+    num_cells = num_assets * num_slots
+    counts = np.bincount(cells, minlength=num_cells).reshape(shape).astype(np.float64)
+    sums = np.bincount(cells, weights=size, minlength=num_cells).reshape(shape)
     counts[UNKNOWN_ASSET] = counts.sum(axis=0)
     sums[UNKNOWN_ASSET] = sums.sum(axis=0)
     mean = size.mean()
-    of_asset = (sums.sum(axis=1) + _SLOT_PRIOR * mean) / (counts.sum(axis=1) + _SLOT_PRIOR)
-    of_slot = (sums + _SLOT_PRIOR * of_asset[:, None]) / (counts + _SLOT_PRIOR)
+    of_asset = _shrunk(sums.sum(axis=1), counts.sum(axis=1), mean)
+    of_slot = _shrunk(sums, counts, of_asset[:, None])
     return np.asarray(np.round(of_slot / mean, 4))  # rounded as stored
+
+
+def _shrunk(sums: Floats, counts: Floats, towards: Floats) -> Floats:
+    """Means drawn towards other means, by so many pseudo-events of them."""
+    weighted = sums + _SLOT_PRIOR * towards
+    return np.asarray(weighted / (counts + _SLOT_PRIOR))

@@ -269,23 +269,31 @@ def _quantiles(values: Floats, levels: tuple[float, ...]) -> Floats:
 def fit_shape(edges: Edges, values: Floats) -> ReturnShape:
     """Fit the knots of every bucket with two edges and the tails beyond the outermost."""
     inner = edges[1:-1]
-    ordered = np.sort(values)
-    levels = np.arange(PIECES) / PIECES
     # A bucket includes its upper edge, not its lower one.
+    ordered = np.sort(values)
     cuts = np.searchsorted(ordered, inner, side="right")
-    knots = []
-    for (low, high), (start, stop) in zip(pairwise(inner), pairwise(cuts), strict=True):
-        pieces = low + (high - low) * levels
-        if stop > start:
-            share = _PSEUDO_RETURNS / (stop - start + _PSEUDO_RETURNS)
-            pieces = share * pieces + (1 - share) * np.quantile(ordered[start:stop], levels)
-            pieces[0] = low
-        knots.append(pieces)
+    below, *inside, above = np.split(ordered, cuts)
+    buckets = zip(pairwise(inner), inside, strict=True)
+    knots = [_knots_between(low, high, own) for (low, high), own in buckets]
     return ReturnShape(
         knots=np.concatenate([*knots, inner[-1:]]),
-        lower=_fit_tail(inner[0] - ordered[: cuts[0]]),
-        upper=_fit_tail(ordered[cuts[-1] :] - inner[-1]),
+        lower=_fit_tail(inner[0] - below),
+        upper=_fit_tail(above - inner[-1]),
     )
+
+
+def _knots_between(low: float, high: float, ordered: Floats) -> Floats:
+    """(PIECES,) quantiles of the values of a bucket, from its lower edge, drawn towards evenly
+    spread ones by their pseudo-counts.
+    """
+    levels = np.arange(PIECES) / PIECES
+    even = low + (high - low) * levels
+    if not len(ordered):
+        return even
+    share = _PSEUDO_RETURNS / (len(ordered) + _PSEUDO_RETURNS)
+    knots = share * even + (1 - share) * np.quantile(ordered, levels)
+    knots[0] = low
+    return knots
 
 
 def _fit_tail(excesses: Floats) -> Tail:
@@ -294,16 +302,18 @@ def _fit_tail(excesses: Floats) -> Tail:
     With b0 the mean and b1 the mean of (1 - F(x)) x, the shape is 2 - b0 / (b0 - 2 b1), within
     bounds. The scale keeps the mean, scale / (1 - shape).
     """
-    excesses = np.minimum(excesses, _MAX_EXCESS)
-    count = len(excesses) + _PSEUDO_EXCESSES
-    mean = (float(excesses.sum()) + _PSEUDO_EXCESSES * _PSEUDO_EXCESS) / count
+    limited = np.minimum(excesses, _MAX_EXCESS)
+    num_excesses = len(limited)
+    total = float(limited.sum()) + _PSEUDO_EXCESSES * _PSEUDO_EXCESS
+    mean = total / (num_excesses + _PSEUDO_EXCESSES)
     shape = 0.0
-    if len(excesses) >= _MIN_EXCESSES:
-        ordered = np.sort(excesses)
-        above = 1 - (np.arange(len(ordered)) + 0.65) / len(ordered)  # their plotting positions
+    if num_excesses >= _MIN_EXCESSES:
+        ordered = np.sort(limited)
+        plotting_positions = (np.arange(num_excesses) + 0.65) / num_excesses
         first = float(ordered.mean())
-        second = float((above * ordered).mean())
+        second = float(((1 - plotting_positions) * ordered).mean())
         if first > 2 * second:
             lowest, highest = TAIL_SHAPES
-            shape = min(max(2 - first / (first - 2 * second), lowest), highest)
+            estimate = 2 - first / (first - 2 * second)
+            shape = min(max(estimate, lowest), highest)
     return Tail(scale=mean * (1 - shape), shape=shape)

@@ -50,29 +50,28 @@ class CorpusWriter:
         """Allocate these columns for so many bars of each asset, in memory or in files."""
         count = sum(sizes.values())
         types = {name: COLUMN_TYPES[name] for name in names} | _EXACT_TYPES
-        arrays = {}
-        if folder is None:
-            arrays = {name: np.empty(count, dtype) for name, dtype in types.items()}
-        else:
-            for name, dtype in types.items():
+        writer = cls(slices_of(sizes), types, folder, {})
+        for name, dtype in types.items():
+            if folder is None:
+                writer.arrays[name] = np.empty(count, dtype)
+            else:
                 _write_header(folder / f"{name}.npy", dtype, count)
-        return cls(slices_of(sizes), types, folder, arrays)
+        return writer
 
     @property
     def stored(self) -> list[str]:
         """The columns that the corpus keeps."""
         return [name for name in COLUMN_TYPES if name in self.types]
 
-    def read(self, names: Iterable[str], rows: slice) -> dict[str, AnyArray]:
-        """Some columns of some rows."""
+    def read(self, name: str, rows: slice) -> AnyArray:
+        """A column of some rows."""
         if self.folder is None:
-            return {name: self.arrays[name][rows] for name in names}
-        out = {name: np.empty(rows.stop - rows.start, self.types[name]) for name in names}
-        for name, values in out.items():
-            with (self.folder / f"{name}.npy").open("rb") as stream:
-                stream.seek(_HEADER_BYTES + rows.start * values.itemsize)
-                stream.readinto(values.data)
-        return out
+            return self.arrays[name][rows]
+        values = np.empty(rows.stop - rows.start, self.types[name])
+        with (self.folder / f"{name}.npy").open("rb") as stream:
+            stream.seek(_HEADER_BYTES + rows.start * values.itemsize)
+            stream.readinto(values.data)
+        return values
 
     def write(self, start: int, columns: Columns) -> None:
         """Write columns from row `start` on."""
@@ -89,22 +88,27 @@ class CorpusWriter:
 
     def write_cross(self, rows_at_once: int = CROSS_ROWS) -> None:
         """Compute the cross fields, for a block of stamps of all assets at a time."""
-        count = max((rows.stop for rows in self.slices.values()), default=0)
-        stamps = np.unique(self.read(["timestamp"], slice(0, count))["timestamp"])
-        size = max(1, rows_at_once // len(self.slices))
-        done = {symbol: rows.start for symbol, rows in self.slices.items()}
-        for last in (*stamps[size - 1 :: size], *stamps[-1:]):
-            assets = {}
-            for symbol, rows in self.slices.items():
-                # An asset's stamps are unique: at most as many of its rows as a block has stamps
-                # are in it.
-                ahead = slice(done[symbol], min(done[symbol] + size, rows.stop))
-                columns = self.read(("timestamp", *CROSS_SOURCES), ahead)
-                in_block = slice(0, int(columns["timestamp"].searchsorted(last, "right")))
-                assets[symbol] = {name: column[in_block] for name, column in columns.items()}
-            for symbol, written in cross_columns(assets).items():
-                self.write(done[symbol], written)
-                done[symbol] += len(written[CROSS_FIELDS[0]])
+        every_row = slice(0, sum(rows.stop - rows.start for rows in self.slices.values()))
+        stamps = np.unique(self.read("timestamp", every_row))
+        block = max(1, rows_at_once // len(self.slices))
+        starts = {symbol: rows.start for symbol, rows in self.slices.items()}
+        for last in (*stamps[block - 1 :: block], *stamps[-1:]):
+            assets = {
+                symbol: self._sources_through(last, starts[symbol], rows.stop, block)
+                for symbol, rows in self.slices.items()
+            }
+            for symbol, columns in cross_columns(assets).items():
+                self.write(starts[symbol], columns)
+                starts[symbol] += len(columns[CROSS_FIELDS[0]])
+
+    def _sources_through(self, last: np.uint32, start: int, stop: int, most: int) -> Columns:
+        """What others read of an asset's rows from `start` through a stamp, `most` of them at
+        most: an asset's stamps are unique.
+        """
+        ahead = slice(start, min(start + most, stop))
+        num_rows = int(self.read("timestamp", ahead).searchsorted(last, "right"))
+        rows = slice(start, start + num_rows)
+        return {name: self.read(name, rows) for name in ("timestamp", *CROSS_SOURCES)}
 
     def sha256(self) -> str:
         """Hash of the bytes of a corpus's columns, in file order."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from vaiom.features.typing import Floats, Shorts, Singles
+from vaiom.features.typing import Floats, Ints, Shorts, Singles
 from vaiom.market.sessions import DAY, HOUR, MINUTE
 
 
@@ -96,31 +96,33 @@ def _date_table() -> _Table:
     months = dates.astype("datetime64[M]")
     years = dates.astype("datetime64[Y]")
     years_since_2000 = years.astype(np.int64) - 30  # NumPy counts years from 1970
-    columns = (
-        np.clip(years_since_2000, 0, MAX_YEARS_SINCE_2000),
-        months.astype(np.int64) % 12 + 1,
-        (dates - months).astype(np.int64) + 1,
-        (days + _EPOCH_WEEKDAY) % 7,
-        (dates - years).astype(np.int64) + 1,
-    )
-    fields = np.stack(columns, axis=1).astype(np.int16)
-    year = fields[:, :1] / MAX_YEARS_SINCE_2000
-    waves = _waves(fields[:, 1:], PERIODS_OF_DATE)
-    return _Table(fields, np.concatenate([year, waves], axis=1).astype(np.float32))
+    year = np.clip(years_since_2000, 0, MAX_YEARS_SINCE_2000)
+    month = months.astype(np.int64) % 12 + 1
+    day_of_month = (dates - months).astype(np.int64) + 1
+    day_of_week = (days + _EPOCH_WEEKDAY) % 7
+    day_of_year = (dates - years).astype(np.int64) + 1
+    periodic = [month, day_of_month, day_of_week, day_of_year]
+    channels = [year / MAX_YEARS_SINCE_2000, *_waves(periodic, PERIODS_OF_DATE)]
+    return _table([year, *periodic], channels)
 
 
 @cache
 def _time_table() -> _Table:
     second = np.arange(DAY)
-    columns = (second // HOUR, second // MINUTE % 60, second % MINUTE)
-    fields = np.stack(columns, axis=1).astype(np.int16)
-    return _Table(fields, _waves(fields, PERIODS_OF_TIME).astype(np.float32))
+    periodic = [second // HOUR, second // MINUTE % 60, second % MINUTE]
+    return _table(periodic, _waves(periodic, PERIODS_OF_TIME))
 
 
-def _waves(fields: Shorts, periods: tuple[Period, ...]) -> Floats:
-    """sin and cos of each column, once around per period."""
-    columns = []
-    for column, period in enumerate(periods):
-        angle = 2 * np.pi * (fields[:, column] - period.first) / period.num_steps
-        columns += [np.sin(angle), np.cos(angle)]
-    return np.stack(columns, axis=1)
+def _table(fields: list[Ints], channels: list[Floats]) -> _Table:
+    integers = np.stack(fields, axis=1).astype(np.int16)
+    singles = np.stack(channels, axis=1).astype(np.float32)
+    return _Table(integers, singles)
+
+
+def _waves(fields: list[Ints], periods: tuple[Period, ...]) -> list[Floats]:
+    """sin and cos of each field, once around per period."""
+    waves = []
+    for field, period in zip(fields, periods, strict=True):
+        angle = 2 * np.pi * (field - period.first) / period.num_steps
+        waves += [np.sin(angle), np.cos(angle)]
+    return waves

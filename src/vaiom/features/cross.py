@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from vaiom.features.events import is_readable
 from vaiom.features.fields import BLOCK_ROWS, CROSS, CROSS_FIELDS, CROSS_SOURCES, to_half
-from vaiom.features.typing import AnyArray, Columns, Floats, Halves
+from vaiom.features.typing import AnyArray, Columns, Halves
 from vaiom.market.symbols import dollar_sign
 
 OTHERS_LIMIT = 10.0
@@ -31,19 +31,20 @@ def cross_columns(
     block_stamps: int = BLOCK_ROWS,
 ) -> dict[str, CrossColumns]:
     """The stored cross fields per symbol, read from the other `known` assets at each stamp."""
+    own_stamps = {symbol: columns["timestamp"] for symbol, columns in assets.items()}
     out = {
-        symbol: np.empty((len(CROSS_FIELDS), len(columns["timestamp"])), np.float16)
-        for symbol, columns in assets.items()
+        symbol: np.empty((len(CROSS_FIELDS), len(stamps)), np.float16)
+        for symbol, stamps in own_stamps.items()
     }
-    stamps = np.unique(np.concatenate([columns["timestamp"] for columns in assets.values()]))
-    for start in range(0, len(stamps), block_stamps):
-        block = stamps[start : start + block_stamps]
+    every_stamp = np.unique(np.concatenate([*own_stamps.values()]))
+    for start in range(0, len(every_stamp), block_stamps):
+        block = every_stamp[start : start + block_stamps]
         for symbol, means in read_others(assets, known, block).items():
-            own_stamps = assets[symbol]["timestamp"]
-            first = own_stamps.searchsorted(block[0])
-            rows = slice(first, own_stamps.searchsorted(block[-1], "right"))
-            at = block.searchsorted(own_stamps[rows])
-            out[symbol][:, rows] = means.take(at, axis=1, mode="clip")
+            stamps = own_stamps[symbol]
+            first = stamps.searchsorted(block[0])
+            stop = stamps.searchsorted(block[-1], "right")
+            place = block.searchsorted(stamps[first:stop])
+            out[symbol][:, first:stop] = means.take(place, axis=1, mode="clip")
     return {symbol: dict(zip(CROSS_FIELDS, rows, strict=True)) for symbol, rows in out.items()}
 
 
@@ -57,35 +58,38 @@ def read_others(
     """
     # Always in symbol order: the order of a sum affects its bits.
     symbols = [symbol for symbol in sorted(assets) if _reaches(assets[symbol], stamps[0])]
-    places = [assets[symbol]["timestamp"].searchsorted(stamps) for symbol in symbols]
-
-    def gathered(name: str) -> AnyArray:
-        """(assets, stamps) of a column, each asset's row at or after the stamp."""
-        rows = [
-            assets[symbol][name].take(place, mode="clip")
-            for symbol, place in zip(symbols, places, strict=True)
-        ]
-        return np.array(rows)
-
-    flags, ret_z, relative_log_vol = map(gathered, CROSS_SOURCES)
+    at_stamps = _rows_at([assets[symbol] for symbol in symbols], stamps)
+    is_known = np.array([known is None or symbol in known for symbol in symbols])
     # Masked, unknown and absent assets add nothing.
-    counts = (is_readable(flags) & (gathered("timestamp") == stamps)).astype(np.float64)
-    for number, symbol in enumerate(symbols):
-        if known is not None and symbol not in known:
-            counts[number] = 0
-    capped = np.minimum(np.maximum(ret_z.astype(np.float64), -OTHERS_LIMIT), OTHERS_LIMIT)
-    vol = relative_log_vol.astype(np.float64)
+    is_there = at_stamps["timestamp"] == stamps
+    counted = is_readable(at_stamps["flags"]) & is_there & is_known[:, None]
+    counts = counted.astype(np.float64)
+    ret_z = np.minimum(np.maximum(at_stamps["ret_z"], -OTHERS_LIMIT), OTHERS_LIMIT)
     dollar = np.array([dollar_sign(symbol) for symbol in symbols])[:, None]
-    # (assets, sums and weights, fields, stamps)
-    parts = np.empty((len(symbols), 2, len(CROSS), len(stamps)))
+    sums = np.empty((len(symbols), len(CROSS), len(stamps)))
+    weights = np.empty_like(sums)
     for index, formula in enumerate(CROSS.values()):
-        values, weight = formula(capped, vol, dollar)
-        np.multiply(counts, values, out=parts[:, 0, index])
-        np.multiply(counts, weight, out=parts[:, 1, index])
-    of_others: Floats = np.subtract(sum(parts), parts, out=parts)
-    sums, weights = of_others.swapaxes(0, 1)
-    means = np.where(weights > 0, sums / np.maximum(weights, 1), 0.0)
-    return dict(zip(symbols, to_half(means), strict=True))
+        values, weight = formula(ret_z, at_stamps["relative_log_vol"], dollar)
+        np.multiply(counts, values, out=sums[:, index])
+        np.multiply(counts, weight, out=weights[:, index])
+    weight_of_others = sum(weights) - weights
+    means = (sum(sums) - sums) / np.maximum(weight_of_others, 1)
+    halves = to_half(np.where(weight_of_others > 0, means, 0.0))
+    return dict(zip(symbols, halves, strict=True))
+
+
+def _rows_at(assets: Sequence[Columns], stamps: npt.NDArray[np.uint32]) -> dict[str, AnyArray]:
+    """(assets, stamps) of each column that others read: an asset's row at or after the stamp."""
+    places = [columns["timestamp"].searchsorted(stamps) for columns in assets]
+    out = {}
+    for name in ("timestamp", *CROSS_SOURCES):
+        rows = [
+            columns[name].take(place, mode="clip")
+            for columns, place in zip(assets, places, strict=True)
+        ]
+        kept = np.array(rows)
+        out[name] = kept.astype(np.float64) if kept.dtype.kind == "f" else kept
+    return out
 
 
 def _reaches(columns: Columns, stamp: np.uint32) -> bool:

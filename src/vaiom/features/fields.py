@@ -244,10 +244,6 @@ COLUMN_TYPES = {
 """The stored columns of a corpus."""
 REQUIRED_COLUMNS = tuple(name for name in COLUMN_TYPES if name not in EXTRA_FIELDS)
 """Columns that every corpus has; a corpus built before an extra field existed lacks its column."""
-ROW_TYPES = {**COLUMN_TYPES, "log_wait": "<f4"}
-"""With the wait stored: a window may begin anywhere, so that its first wait does not follow from
-its stamps.
-"""
 BUCKETED = {
     "return_bucket": ("return", "ret_z"),
     "gap_bucket": ("gap", "gap_z"),

@@ -108,8 +108,10 @@ def floored_root(mean_square: Floats) -> Floats:
     """A volatility from its square; NaN stays NaN."""
     if _is_array(mean_square):
         return np.maximum(SCALE_FLOOR, np.sqrt(mean_square))
-    root = max(SCALE_FLOOR, math.sqrt(mean_square)) if mean_square >= 0 else math.nan
-    return cast(Floats, np.float64(root))
+    if not mean_square >= 0:
+        return cast(Floats, np.float64(math.nan))
+    root = math.sqrt(mean_square)
+    return cast(Floats, np.float64(max(SCALE_FLOOR, root)))
 
 
 def where(condition: Bools, values: Numbers, otherwise: float) -> Numbers:
@@ -143,9 +145,13 @@ def _average_in_loop(values: list[float], span: int, state: Ewma) -> tuple[list[
     usual_weight = _weight(alpha, 0)
     out = [mean]
     for value in values:
-        if value == value:
+        is_value = value == value
+        if is_value and mean != mean:
+            mean = value
+            num_missing = 0
+        elif is_value:
             weight = _weight(alpha, num_missing) if num_missing else usual_weight
-            mean = value if mean != mean else mean + (value - mean) * weight
+            mean += (value - mean) * weight
             num_missing = 0
         elif mean == mean:
             num_missing += 1
@@ -158,16 +164,18 @@ def _average_by_polars(values: Floats, span: int, state: Ewma) -> tuple[Floats, 
 
     replay = [state.mean, *[math.nan] * state.num_missing]
     series = pl.Series(np.concatenate([replay, values]), nan_to_null=True)
-    smooth = series.ewm_mean(span=span, adjust=False, ignore_nulls=False).to_numpy()
+    means = series.ewm_mean(span=span, adjust=False, ignore_nulls=False).to_numpy()
     num_missing = 0
     if series.null_count():
         # Polars leaves a gap where the value is missing, pandas carries the mean on.
-        known = smooth == smooth
-        source = np.maximum.accumulate(np.where(known, np.arange(len(smooth)), 0))
-        smooth = smooth[source]
-        if smooth[-1] == smooth[-1]:
-            num_missing = len(source) - 1 - int(source[-1])
-    return smooth[len(replay) - 1 :], Ewma(float(smooth[-1]), num_missing)
+        numbers = np.arange(len(means))
+        known = np.where(means == means, numbers, 0)
+        source = np.maximum.accumulate(known)
+        means = means[source]
+        if means[-1] == means[-1]:
+            num_missing = int(numbers[-1] - source[-1])
+    after = Ewma(float(means[-1]), num_missing)
+    return means[len(replay) - 1 :], after
 
 
 @lru_cache(maxsize=1024)
@@ -194,12 +202,15 @@ def running_mean(values: Floats, span: int, state: Mean) -> tuple[Floats, Floats
     counts = state.num_values + np.arange(len(levels))
     means = levels / _total_weight(counts, span)
     place = np.cumsum(is_value)
-    return means[place], means[place - is_value], Mean(float(levels[-1]), int(counts[-1]))
+    place_prev: Ints = place - is_value
+    after = Mean(float(levels[-1]), int(counts[-1]))
+    return means[place], means[place_prev], after
 
 
 def _total_weight(counts: Ints, span: int) -> Floats:
     """Total weight of this many values in an EWMA started at 0."""
-    return cast(Floats, -np.expm1(counts * math.log1p(-2 / (span + 1))))
+    log_decay = math.log1p(-2 / (span + 1))
+    return cast(Floats, -np.expm1(counts * log_decay))
 
 
 _known_weight = lru_cache(maxsize=1024)(_total_weight)
@@ -216,39 +227,44 @@ def run_slots(seconds: Ints, values: Floats, state: Slots) -> tuple[Floats, Floa
     week, slot = place_in_week(seconds, state.step)
     if not _is_array(seconds):
         return _run_bar(int(week), int(slot), values, state)
-    following = np.empty_like(values)
+    mean_next = np.empty_like(values)
     own_prev = np.empty_like(values)
     # A sweep is a run of rows through increasing slots of one week, so that each slot is updated at
     # most once.
-    is_cut = (np.diff(week) != 0) | (np.diff(slot) <= 0)
-    cuts = [0, *(1 + np.flatnonzero(is_cut)).tolist(), len(seconds)]
-    for start, stop in pairwise(cuts if len(seconds) else []):
+    new_week = np.diff(week, prepend=-1) != 0
+    earlier_slot = np.diff(slot, prepend=-1) <= 0
+    starts = np.flatnonzero(new_week | earlier_slot).tolist()
+    for start, stop in pairwise([*starts, len(seconds)]):
         rows = slice(start, stop)
         sweep = _run_sweep(int(week[start]), slot[rows], values[:, rows], state)
-        following[:, rows], own_prev[:, rows], state = sweep
-    return following, own_prev, state
+        mean_next[:, rows], own_prev[:, rows], state = sweep
+    return mean_next, own_prev, state
 
 
 def _run_sweep(week: int, slot: Ints, values: Floats, state: Slots) -> tuple[Floats, Floats, Slots]:
     level = state.level[:, slot]
-    count = state.count[:, slot]
-    last_week = state.last_week[:, slot]
+    own_prev = level / _total_weight(state.count[:, slot], SLOT_WEEKS)
     is_value = values == values
+    quantity, row = np.nonzero(is_value)
+    fed = quantity, slot[row]
     after = state.copy()
-    after.level[:, slot] = np.where(is_value, level + _SLOT_ALPHA * (values - level), level)
-    after.count[:, slot] = count + is_value
-    after.last_week[:, slot] = np.where(is_value, np.maximum(last_week, week), last_week)
+    updated = level + _SLOT_ALPHA * (values - level)
+    after.level[fed] = updated[is_value]
+    after.count[fed] += 1
+    after.last_week[fed] = np.maximum(after.last_week[fed], week)
     # The next slot is searched in this week, with the table before the sweep, then in the next week
     # up to the row's own slot, with the table after it.
     levels = np.concatenate([state.level, after.level], axis=1)
     counts = np.concatenate([state.count, after.count], axis=1)
     last_weeks = np.concatenate([state.last_week, after.last_week], axis=1)
-    num_quantities, num_slots = state.level.shape
+    num_slots = state.level.shape[1]
     following = next_open(open_slots(last_weeks, week), slot)
-    place = np.arange(num_quantities)[:, None], np.minimum(following, 2 * num_slots - 1)
-    mean = levels[place] / _total_weight(counts[place], SLOT_WEEKS)
-    mean = np.where(following <= slot + num_slots, mean, math.nan)
-    return mean, level / _total_weight(count, SLOT_WEEKS), after
+    place = np.minimum(following, 2 * num_slots - 1)
+    level_next = np.take_along_axis(levels, place, axis=1)
+    count_next = np.take_along_axis(counts, place, axis=1)
+    mean_next = level_next / _total_weight(count_next, SLOT_WEEKS)
+    is_within_a_week = following <= slot + num_slots
+    return np.where(is_within_a_week, mean_next, math.nan), own_prev, after
 
 
 def _run_bar(week: int, slot: int, values: Floats, state: Slots) -> tuple[Any, Any, Slots]:
