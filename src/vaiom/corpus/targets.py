@@ -294,7 +294,7 @@ def usual_sizes(size: Floats, assets: Ints, slots: Ints, shape: tuple[int, int])
     cells = assets * num_slots + slots
     num_cells = num_assets * num_slots
     counts = np.bincount(cells, minlength=num_cells).reshape(shape).astype(np.float64)
-    sums = np.bincount(cells, weights=size, minlength=num_cells).reshape(shape)
+    sums = np.bincount(cells, weights=size, minlength=num_cells).reshape(shape).astype(np.float64)
     counts[UNKNOWN_ASSET] = counts.sum(axis=0)
     sums[UNKNOWN_ASSET] = sums.sum(axis=0)
     mean = size.mean()
