@@ -22,10 +22,11 @@ from strategies import frame_of, price_pairs, random_bars
 from vaiom.errors import ConfigError, DataError
 from vaiom.features.inputs import inputs_of
 from vaiom.features.rows import bars_of
+from vaiom.forecast.asset_stream import SPARE_ROWS
 from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.stream import SPARE_ROWS, OnlineForecaster
+from vaiom.forecast.stream import OnlineForecaster
 from vaiom.market.folder import read_file
 
 

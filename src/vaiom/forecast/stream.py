@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -23,12 +22,11 @@ from vaiom.distribution.dependence import ScoreSeries
 from vaiom.distribution.joint import JointDistribution
 from vaiom.distribution.returns import ReturnDistribution
 from vaiom.errors import DataError
-from vaiom.features.asset_state import AssetState
 from vaiom.features.cross import read_others
-from vaiom.features.fields import CROSS_FIELDS
 from vaiom.features.inputs import inputs_of
 from vaiom.features.quantities import BarArrays
 from vaiom.features.rows import RowColumns, bars_of
+from vaiom.forecast.asset_stream import AssetStream
 from vaiom.forecast.bars import (
     MIN_BARS,
     moment_of,
@@ -46,70 +44,7 @@ from vaiom.forecast.joint_forecast import (
     score_last_rows,
 )
 from vaiom.forecast.window import Window, find_missing
-from vaiom.model.incremental import MAX_ROWS, IncrementalDecoder, KVCache, NewRows
-
-SPARE_ROWS = 512
-"""Unused rows of a new buffer: copying all rows is paid once for so many bars."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class AssetStream:
-    """All rows of one asset, and the state of its recursions after the last bar."""
-
-    recursion: AssetState
-    columns: RowColumns
-    """(bars,) each: what follows from the asset's own bars."""
-    buffer: RowColumns = field(default_factory=dict)
-    """What `columns` are the beginning of; unused rows have the stamp 0."""
-    cross: npt.NDArray[np.float16] | None = None
-    """(fields, rows): what the rows from `cross_start` on read of other assets."""
-    cross_start: int = 0
-    caches: list[KVCache] = field(default_factory=list)
-    """The decoder's KV cache after each of the last rows, as far as it was computed."""
-
-    @property
-    def num_bars(self) -> int:
-        """Number of bars taken so far."""
-        return len(self.columns["timestamp"])
-
-    @property
-    def seconds(self) -> int:
-        """The stored stamp of the last bar."""
-        return int(self.columns["timestamp"].item(-1))
-
-    @property
-    def last(self) -> datetime:
-        """The stamp of the last bar."""
-        return moment_of(self.seconds)
-
-    def extended(self, recursion: AssetState, new: RowColumns) -> AssetStream:
-        """The stream after more bars, whose rows are `new`; this one stays as it is."""
-        start = self.num_bars
-        stop = start + len(new["timestamp"])
-        buffer = self.buffer
-        is_full = not buffer or stop > len(buffer["timestamp"])
-        if is_full or buffer["timestamp"][start]:  # or another stream has gone on from here
-            buffer = {}
-            for name, column in self.columns.items():
-                buffer[name] = np.zeros(stop + SPARE_ROWS, column.dtype)
-                buffer[name][:start] = column
-        for name, column in buffer.items():
-            column[start:stop] = new[name]
-        columns = {name: column[:stop] for name, column in buffer.items()}
-        # A list of its own: streams that part compute other rows.
-        caches = list(self.caches)
-        return replace(self, recursion=recursion, columns=columns, buffer=buffer, caches=caches)
-
-    def rows(self, number: int, *, before: int = 0) -> RowColumns:
-        """At most `number` rows that end `before` rows before the last, with cross fields."""
-        stop = self.num_bars - before
-        start = max(0, stop - number)
-        columns = {name: column[start:stop] for name, column in self.columns.items()}
-        if self.cross is not None:
-            assert start >= self.cross_start
-            known = self.cross[:, start - self.cross_start : stop - self.cross_start]
-            columns |= zip(CROSS_FIELDS, known, strict=True)
-        return columns
+from vaiom.model.incremental import MAX_ROWS, IncrementalDecoder, NewRows
 
 
 class OnlineForecaster:
@@ -351,29 +286,16 @@ class OnlineForecaster:
             stamps = np.frombuffer(read_bytes, np.uint32)
             fields = read_others(self._columns(), self.forecaster.symbols, stamps)
             for symbol, changed in members:
-                streams[symbol] = self._with_cross(streams[symbol], fields[symbol], changed)
+                stream = streams[symbol].with_cross(fields[symbol], changed, self._num_cross)
+                streams[symbol] = stream
                 # A bar is scored by the forecast from the row before it.
                 covered, known = series.get(symbol, (0, None))
                 if known is not None and covered > changed + 1:
-                    last = streams[symbol].columns["timestamp"][changed]
+                    last = stream.columns["timestamp"][changed]
                     series[symbol] = changed + 1, _until(known, last)
         self.streams = streams
         self._series = series
         self._stale = {each: stamp for each, stamp in self._stale.items() if each not in symbols}
-
-    def _with_cross(
-        self, stream: AssetStream, fields: npt.NDArray[np.float16], changed: int
-    ) -> AssetStream:
-        """The stream whose last cross fields are these; caches from row `changed` on go."""
-        start = max(0, stream.num_bars - self._num_cross)
-        before = fields[:, :0]
-        if stream.cross is not None:
-            stop = stream.num_bars - fields.shape[1]
-            before = stream.cross[:, start - stream.cross_start : stop - stream.cross_start]
-        # A new array: windows that were handed out must not change.
-        cross = np.concatenate([before, fields], axis=1)
-        caches = [each for each in stream.caches if each.position <= changed]
-        return replace(stream, cross=cross, cross_start=start, caches=caches)
 
     def _update_caches(self, symbols: Sequence[str], decoder: IncrementalDecoder) -> None:
         """Advance the decoder's KV caches of assets to their last rows."""

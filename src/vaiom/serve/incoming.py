@@ -17,8 +17,8 @@ import polars as pl
 
 from vaiom.errors import DataError
 from vaiom.features.quantities import BarArrays
+from vaiom.forecast.asset_stream import AssetStream
 from vaiom.forecast.bars import CLOCK_ALLOWANCE, seconds_of, wrong_timeframe
-from vaiom.forecast.stream import AssetStream
 from vaiom.market.folder import NUMBER_COLUMNS, PRICE_COLUMNS
 from vaiom.market.timeframes import timeframe_of
 from vaiom.serve.follow import BarRow

@@ -1,5 +1,8 @@
 """ASGI middleware: host check, API keys, rate limits, size and time limits, security headers,
 request counts.
+
+Enters: any request. Leaves: to the application, requests that are allowed, with their whole body;
+to the client, refusals as JSON, and security headers on every response.
 """
 
 from __future__ import annotations
@@ -32,11 +35,12 @@ _HEADERS = [
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-store"),
 ]
-_MAX_CLIENTS = 10_000
-# Per minute and address.
-_WRONG_KEYS = 60
-# A client that waited as long as told must not be refused for rounding.
-_ROUNDING = 1e-9
+MAX_CLIENTS = 10_000
+"""Clients whose requests are counted at once."""
+WRONG_KEYS = 60
+"""Wrong API keys a minute and address."""
+ROUNDING = 1e-9
+"""A client that waited as long as told must not be refused for rounding."""
 _log = logging.getLogger("vaiom.serve")
 
 
@@ -44,33 +48,44 @@ class RateLimit:
     """A token bucket per client with a burst of a tenth of a minute's requests, at least one."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.per_second, self.burst, self.clock = per_minute / 60, max(1.0, per_minute / 10), clock
+        """`clock` is in seconds."""
+        self.per_second = per_minute / 60
+        self.burst = max(1.0, per_minute / 10)
+        self.clock = clock
         self.clients: dict[str, tuple[float, float]] = {}
+        """Tokens left, and when, by client; the one that asked last is last."""
 
     def take(self, client: str, cost: int = 1, problem: str = "too many requests") -> None:
         """Take tokens for one request of a client, or refuse it."""
         now = self.clock()
         tokens, then = self.clients.pop(client, (self.burst, now))
         tokens = min(self.burst, tokens + (now - then) * self.per_second)
-        refused = tokens < 1 - _ROUNDING
+        refused = tokens < 1 - ROUNDING
         self.clients[client] = (tokens if refused else tokens - cost, now)
-        if len(self.clients) > _MAX_CLIENTS:
-            # Evict the client idle for longest.
-            del self.clients[next(iter(self.clients))]
+        if len(self.clients) > MAX_CLIENTS:
+            idle_longest = next(iter(self.clients))
+            del self.clients[idle_longest]
         if refused:
             wait = int((1 - tokens) / self.per_second) + 1
-            expected = f"{round(60 * self.per_second)} a minute"
-            fix = f"wait {wait} s; push bars of one asset in one request"
-            raise RefusalError(429, problem, expected=expected, retry_after=wait, fix=fix)
+            raise RefusalError(
+                429,
+                problem,
+                expected=f"{round(60 * self.per_second)} a minute",
+                retry_after=wait,
+                fix=f"wait {wait} s; push bars of one asset in one request",
+            )
 
 
 class LimitMiddleware:
     """Authorises requests, receives their bodies and counts responses."""
 
     def __init__(self, app: ASGIApp, config: ServeConfig, metrics: Metrics) -> None:
-        self.app, self.config, self.metrics = app, config, metrics
+        """Wrap an application in the limits of a configuration."""
+        self.app = app
+        self.config = config
+        self.metrics = metrics
         self.rate = RateLimit(config.rate_limit) if config.rate_limit else None
-        self.wrong_keys = RateLimit(_WRONG_KEYS)
+        self.wrong_keys = RateLimit(WRONG_KEYS)
         self.hosts = {
             "localhost",
             gethostname().lower(),
@@ -81,7 +96,8 @@ class LimitMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, status = time.perf_counter(), 0
+        start = time.perf_counter()
+        status = 0
 
         async def respond(message: Message) -> None:
             nonlocal status
@@ -119,13 +135,16 @@ class LimitMiddleware:
         try:
             ip_address(name)
         except ValueError:
-            expected = "an address, or " + ", ".join(sorted(self.hosts))
-            fix = "start the service with --allow-host and this name, if it is the service's own"
             raise RefusalError(
-                421, "the request is for another host", expected=expected, got=host, fix=fix
+                421,
+                "the request is for another host",
+                expected="an address, or " + ", ".join(sorted(self.hosts)),
+                got=host,
+                fix="start the service with --allow-host and this name, if it is the service's own",
             ) from None
 
     def _admit(self, scope: Scope) -> None:
+        """Refuse a client without a key, or with too many requests."""
         client = (scope.get("client") or ("",))[0]
         if self.config.api_keys:
             headers = dict(scope["headers"])
@@ -134,9 +153,12 @@ class LimitMiddleware:
             self.wrong_keys.take(client, 0, "too many wrong keys")
             if not any(hmac.compare_digest(given, key.encode()) for key in self.config.api_keys):
                 self.wrong_keys.take(client, 1 if given else 0)
-                expected = "the header Authorization: Bearer KEY, or X-API-Key: KEY"
-                got = "another key" if given else "no key"
-                raise RefusalError(401, "a valid API key is needed", expected=expected, got=got)
+                raise RefusalError(
+                    401,
+                    "a valid API key is needed",
+                    expected="the header Authorization: Bearer KEY, or X-API-Key: KEY",
+                    got="another key" if given else "no key",
+                )
             client = given.decode()
         if self.rate:
             self.rate.take(client)
@@ -145,7 +167,8 @@ class LimitMiddleware:
         """Receive the whole body within the limits; the application then gets it at once."""
         declared = dict(scope["headers"]).get(b"content-length", b"")
         self._require_size(int(declared[:18]) if declared.isdigit() else 0)
-        body, last = bytearray(), None
+        body = bytearray()
+        last: Message | None = None
         try:
             async with asyncio.timeout(self.config.body_seconds):
                 while last is None or last.get("more_body", False):
@@ -153,9 +176,10 @@ class LimitMiddleware:
                     body += last.get("body", b"")
                     self._require_size(len(body))
         except TimeoutError:
-            expected = f"within {self.config.body_seconds:g} s"
             raise RefusalError(
-                408, "the request did not arrive in time", expected=expected
+                408,
+                "the request did not arrive in time",
+                expected=f"within {self.config.body_seconds:g} s",
             ) from None
         waiting = [{**last, "body": bytes(body)}]
 
@@ -165,16 +189,13 @@ class LimitMiddleware:
         return receive_at_once
 
     def _require_size(self, size: int) -> None:
+        """Refuse a body of more bytes than are allowed."""
         if size > self.config.max_body:
-            expected = f"{self.config.max_body} bytes at most"
-            fix = (
-                "send fewer bars; a forecast needs no more than the model's context and some "
-                "for its scales"
-            )
             raise RefusalError(
                 413,
                 "the request is too large",
-                expected=expected,
+                expected=f"{self.config.max_body} bytes at most",
                 got=f"{size} bytes or more",
-                fix=fix,
+                fix="send fewer bars; a forecast needs no more than the model's context and some "
+                "for its scales",
             )
