@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_run import flatter_mean, forget_the_looks
 
 from cli.command_line import Vaiom, listing, require_refusal
-from vaiom.auditing.provenance import prove_repeat
+from vaiom.auditing.repeat import prove_repeat
 from vaiom.corpus.store import open_corpus
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.run import Run
 from vaiom.training.loop import train
+from verification.forgeries.catalogue import edit, forget_the_looks
 
 NEED_BARS = ["rebuild", "prices", "a. future", "b. refit"]
 
@@ -45,14 +45,16 @@ def test_with_bars_everything_of_a_corpus_is_proven_and_nothing_is_written(
 
 
 def test_a_failed_proof_is_exit_1_with_the_reason(place: Path, vaiom: Vaiom) -> None:
-    flatter_mean(place)
+    evaluation = place / "seed17/evaluation-validation.json"
+    bits = json.loads(evaluation.read_text())["bits"]
+    edit(evaluation, bits=bits | {"model": bits["model"] - 1e-6})
     words = ["audit", place / "seed17", "--corpus", place / "corpus"]
     ran = vaiom(*words, "--json")
     assert ran.code == 1
     got = json.loads(ran.out)
     assert not got["passed"]
     (failed,) = (proof for proof in got["proofs"] if proof["verdict"] == "failed")
-    assert failed["name"] == "e. figures"
+    assert failed["name"] == "e. evaluation"
     assert failed["findings"][0].startswith("validation.bits.model: the file says")
     forget_the_looks(place)
     ran = vaiom(*words)
@@ -98,9 +100,9 @@ def test_trainings_that_differ_do_not_pass(finished: Path, monkeypatch: pytest.M
     def restless(corpus, experiment, run, **words):
         return train(corpus, experiment.with_changes(seed=next(seeds)), run, **words)
 
-    monkeypatch.setattr("vaiom.auditing.provenance.train", restless)
+    monkeypatch.setattr("vaiom.auditing.repeat.train", restless)
     proof = prove_repeat(finished / "seed17", open_corpus(finished / "corpus"))
-    assert proof.num_findings == 1
+    assert len(proof.findings) == 1
     assert load_checkpoint(Run(finished / "seed17").best).sha256[:16] not in proof.findings[0]
 
 

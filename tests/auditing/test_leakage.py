@@ -16,10 +16,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from auditing.leaky import CONTEXT, changed, daily_among_hours, make_pipeline
-from auditing.markets import Market
 from strategies import random_bars
-from vaiom.auditing import leakage
+from vaiom.auditing import chronology, leakage
 from vaiom.auditing.pipeline import Bars, Pipeline, widest_model
 from vaiom.auditing.proof import PASSED, AuditConfig, Proof
 from vaiom.corpus.splits import SEALED, TRAIN, VALIDATION
@@ -30,13 +28,10 @@ from vaiom.features.quantities import MAX_LOG_MOVE
 from vaiom.market.check import check_bars
 from vaiom.market.folder import NUMBER_COLUMNS
 from vaiom.training.experiment import TrainConfig
+from verification.leaks.leaky import CONTEXT, changed, daily_among_hours, make_pipeline
+from verification.leaks.markets import Market
 
 HOUR = np.timedelta64(1, "h")
-
-
-@pytest.fixture(autouse=True)
-def all_findings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vaiom.auditing.proof.MAX_FINDINGS", 10**6)
 
 
 @pytest.fixture(scope="module")
@@ -269,151 +264,111 @@ def test_rare_moments_are_named_by_what_is_there() -> None:
     assert found.keys() == expected.keys() | weekly.keys()
 
 
-SAME: dict[str, tuple[list[Any], list[Any], str]] = {
-    "equal": ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], ""),
-    "nothing there": ([], [], ""),
-    "not a number, twice": ([1.0, np.nan], [1.0, np.nan], ""),
-    "not a number any more": ([1.0, np.nan, 3.0], [1.0, 2.0, 3.0], "x at 11 changed"),
-    "not a number now": ([1.0, 2.0, 3.0], [1.0, 2.0, np.nan], "x at 12 changed"),
-    "twice, the first is named": ([1.0, 2.0, 3.0], [0.0, 2.0, 0.0], "x at 10 changed"),
-    "fewer": ([1.0, 2.0, 3.0], [1.0, 2.0], "x: 2 instead of 3"),
-    "none": ([1.0], [], "x: 0 instead of 1"),
-    "some where none were": ([], [1.0], "x: 1 instead of 0"),
-    "tables": ([[1.0, 2.0], [3.0, 4.0]], [[1.0, 2.0], [3.0, 5.0]], "x at 11 changed"),
-    "the same tables": ([[1.0, np.nan], [3.0, 4.0]], [[1.0, np.nan], [3.0, 4.0]], ""),
-}
+class Lately(Pipeline):
+    """Builds another corpus from bars that were damaged, and notes which windows are asked for."""
 
+    after: Corpus
+    shown: list[list[int]]
 
-@pytest.mark.parametrize("which", SAME)
-def test_values_are_the_same_where_both_are_not_numbers(which: str) -> None:
-    old, new, says = SAME[which]
-    proof = Proof(claim=leakage.prove_future)
-    leakage._check_same(proof, np.array(old), np.array(new), 10 + np.arange(len(old)), "x")
-    assert proof.findings == ([says] if says else [])
-    assert proof.count == len(old)
-
-
-def test_what_is_known_at_a_cut(corpus: Corpus) -> None:
-    """Rows up to the cut, targets that have come by then, and the events of each split
-    among them.
-    """
-    splits = pipeline_of().splits(corpus)
-    cut = corpus.timestamps[corpus.asset_slices["XAUUSD"]][2_100]
-    for rows in corpus.asset_slices.values():
-        known = leakage._known_at(corpus, splits, rows, cut)
-        own = [row for row in range(rows.start, rows.stop) if corpus.timestamps[row] <= cut]
-        settled = [row for row in own if corpus.target_timestamps[row] <= cut]
-        assert 0 < len(settled) == len(own) - 1
-        expected = {"timestamp": (own, corpus.timestamps[own])}
-        expected |= {name: (own, getattr(corpus, name)[own]) for name in leakage.KNOWN}
-        expected |= {
-            f"target: {name.removeprefix('target_')}": (settled, getattr(corpus, name)[settled])
-            for name in leakage.TARGETS
-        }
-        assert list(known) == [*expected, *(f"an event of {name}" for name in splits)]
-        for name, (at, values) in expected.items():
-            times = corpus.target_timestamps if name.startswith("target") else corpus.timestamps
-            np.testing.assert_array_equal(known[name][1], values)
-            np.testing.assert_array_equal(known[name][0][: len(at)], times[at])
-        for name, split in splits.items():
-            events = sorted(row for row in split.tolist() if row in set(settled))
-            times, places = known[f"an event of {name}"]
-            assert places.tolist() == [row - rows.start for row in events]
-            np.testing.assert_array_equal(times, corpus.target_timestamps[events])
-
-
-class Shown(Pipeline):
-    """Notes the rows whose windows, of one row here, are compared."""
-
-    rows: list[list[int]]
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+        return self.after
 
     def windows(self, corpus: Corpus, rows: np.ndarray) -> np.ndarray:
-        self.rows.append(rows.tolist())
-        return corpus.cont[rows]
+        self.shown.append(rows.tolist())
+        return super().windows(corpus, rows)
 
 
-class Lowest:
-    """Draws the smallest number that it may, and notes what it was asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, int, int]] = []
-
-    def integers(self, low: int, high: int, size: int) -> np.ndarray:
-        self.asked.append((low, high, size))
-        return np.full(size, low)
-
-
-def compared(
-    before: Corpus, after: Corpus, known: int, **words: Any
-) -> tuple[Proof, list[list[int]], list[tuple[int, int, int]]]:
-    """At a cut after so many rows of each asset."""
-    pipeline: Any = pipeline_of(Shown, **words)
-    pipeline.rows, rng, proof = [], Lowest(), Proof(claim=leakage.prove_future)
-    cut: Any = before.timestamps[known - 1]
-    leakage._compare(proof, pipeline, before, after, cut, "cut", rng)  # type: ignore[arg-type]
-    return proof, pipeline.rows, rng.asked
+def compared(before: Corpus, after: Corpus, **words: Any) -> tuple[Proof, Any, np.datetime64]:
+    """The proof at one cut of each kind of damage, the pipeline, and the cut."""
+    pipeline: Any = pipeline_of(Lately, **words)
+    pipeline.after, pipeline.shown = after, []
+    frame = random_bars(40, 1)
+    config = AuditConfig(cuts=1, rare_cuts=0, seed=6)
+    proof = leakage.prove_future(pipeline, {"EURUSD": frame}, before, config)
+    ends = [rows[len(rows) // 2 - 1] for rows in pipeline.shown]
+    return proof, pipeline, before.timestamps[max(ends)]
 
 
-@pytest.mark.parametrize(
-    ("known", "own"),
-    [
-        (15, []),
-        (16, [15]),
-        (18, [15, 16, 17]),
-        (24, [15, *range(16, 24)]),
-        (100, [15, *range(92, 100)]),
-    ],
-)
-def test_windows_next_to_a_cut_and_anywhere_before_it_are_compared(
-    corpus: Corpus, known: int, own: list[int]
-) -> None:
-    start = corpus.asset_slices["XAUUSD"].start
-    proof, rows, asked = compared(corpus, corpus, known)
-    assert proof.findings == []
-    assert rows == ([[*own, *(start + row for row in own)]] * 2 if own else [])
-    assert asked == ([(15, known, 8)] * 2 if own else [])
+def with_values(corpus: Corpus, name: str, values: np.ndarray) -> Corpus:
+    if name in corpus.columns:
+        return replace(corpus, columns={**corpus.columns, name: values})
+    return changed(corpus, **{name: values})
 
 
-def test_what_changed_is_named_with_its_row(corpus: Corpus) -> None:
-    class Same:
-        name = "same"
+def test_everything_that_was_known_at_a_cut_is_compared(corpus: Corpus) -> None:
+    """Changes before it are named with their first row or target, changes after it are not."""
+    _, _, cut = compared(corpus, corpus)
+    asset = corpus.asset_slices["XAUUSD"]
+    last = asset.start + int((corpus.timestamps[asset] <= cut).sum()) - 1
+    for name in (*leakage.KNOWN, *leakage.TARGETS):
+        honest = getattr(corpus, name)
+        is_target = name in leakage.TARGETS
+        first_unknown = last if is_target else last + 1
+        times = corpus.target_timestamps if is_target else corpus.timestamps
+        for rows, found in (
+            ([asset.start + 97, asset.start + 150], True),
+            ([first_unknown - 1], True),
+            ([first_unknown, asset.stop - 1], False),
+        ):
+            values = np.array(honest)
+            values[rows] = 1 - values[rows] if values.dtype == bool else values[rows] + 1
+            proof, _, _ = compared(corpus, with_values(corpus, name, values))
+            told = [each for each in proof.findings if each.startswith("XAUUSD")]
+            shown = f"target: {name.removeprefix('target_')}" if is_target else name
+            says = f": {shown} at {times[rows[0]]} changed"
+            assert any(each.endswith(says) for each in told) == found, (name, rows)
+            assert bool(told) == found, (name, rows)
+
+
+def test_values_are_the_same_where_both_are_not_numbers(corpus: Corpus) -> None:
+    row = corpus.asset_slices["XAUUSD"].start + 97
+    missing = corpus.sigma20.copy()
+    missing[row] = np.nan
+    without = with_values(corpus, "sigma20", missing)
+    says = f"sigma20 at {corpus.timestamps[row]} changed"
+    for before, after, found in (
+        (without, without, False),
+        (corpus, without, True),
+        (without, corpus, True),
+    ):
+        proof, _, _ = compared(before, after)
+        assert any(says in each for each in proof.findings) == found
+
+
+def test_windows_and_forecasts_next_to_a_cut_and_before_it_are_compared(corpus: Corpus) -> None:
+    class Peeking:
+        name = "peeking"
 
         def predict_proba(self, corpus: Corpus, rows: np.ndarray) -> np.ndarray:
-            return corpus.sigma20[rows][:, None]
+            return corpus.log_ret_next[rows][:, None]
 
-    start = corpus.asset_slices["XAUUSD"].start
-    sigma = corpus.sigma20.copy()
-    sigma[[start + 97, start + 150]] += 1
-    moved = replace(corpus, columns={**corpus.columns, "sigma20": sigma})
-    after = changed(moved, cont=corpus.cont, extra=corpus.extra)
-    at = corpus.timestamps[start + 97]
-    for predictor, more in (
-        (None, []),
-        (Same(), [f"cut: probabilities of the row at {at} changed"]),
-    ):
-        proof, _, _ = compared(corpus, after, 100, predictor=predictor)
-        assert proof.findings == [f"XAUUSD, cut: sigma20 at {at} changed", *more]
-    cont = corpus.cont.copy()
-    cont[start + 99, 0] += 1
-    proof, _, _ = compared(corpus, changed(corpus, cont=cont), 100)
-    at = corpus.timestamps[start + 99]
-    assert proof.findings == [
-        f"XAUUSD, cut: cont at {at} changed",
-        f"cut: window of the row at {at} changed",
-    ]
+    honest, pipeline, cut = compared(corpus, corpus)
+    assert honest.findings == []
+    for rows in pipeline.shown:
+        for asset in corpus.asset_slices.values():
+            own = [row for row in rows if asset.start <= row < asset.stop]
+            last = asset.start + int((corpus.timestamps[asset] <= cut).sum()) - 1
+            assert own == sorted(set(own))
+            assert own[-8:] == list(range(last - 7, last + 1))
+            assert asset.start + 15 <= own[0] < last - 7
+    later = corpus.timestamps > cut
+    log_ret = np.where(later, 9.0, corpus.columns["log_ret"])
+    after = replace(corpus, columns={**corpus.columns, "log_ret": log_ret})
+    proof, _, _ = compared(corpus, after, predictor=Peeking())
+    told = [each for each in proof.findings if "probabilities of the row at" in each]
+    assert len(told) == len(leakage.DAMAGES)
 
 
 def test_rows_that_are_gone_are_counted_and_the_others_compared(
     finished: Path, corpus: Corpus
 ) -> None:
-    after = make_pipeline(corpus.splits).corpus(
-        {"XAUUSD": pl.read_parquet(finished / "bars/XAUUSD.parquet")}, corpus.tokenizer
-    )
+    bars = {"XAUUSD": pl.read_parquet(finished / "bars/XAUUSD.parquet")}
+    after = make_pipeline(corpus.splits).corpus(bars, corpus.tokenizer)
+    proof, pipeline, _ = compared(corpus, after)
+    assert re.search(r"EURUSD, .*: 0 rows up to the cut instead of \d+", proof.findings[0])
     start = corpus.asset_slices["XAUUSD"].start
-    proof, rows, _ = compared(corpus, after, 100)
-    assert proof.findings[0] == "EURUSD, cut: 0 rows up to the cut instead of 100"
-    shown = [15, *range(92, 100)]
-    assert rows == [[start + row for row in shown], shown]
+    for old, new in zip(pipeline.shown[::2], pipeline.shown[1::2], strict=True):
+        assert old == [start + row for row in new]
 
 
 class Fits(Pipeline):
@@ -491,16 +446,16 @@ class Dealt(Pipeline):
         )
 
 
-def chronology(corpus: Corpus, own: Mapping[str, Any], drawn: Mapping[int, list[int]]) -> Proof:
+def chronology_of(corpus: Corpus, own: Mapping[str, Any], drawn: Mapping[int, list[int]]) -> Proof:
     pipeline: Any = pipeline_of(
         Dealt, train=TrainConfig(steps=3, micro_batch=4, num_micro_batches=2)
     )
     pipeline.own, pipeline.drawn = own, drawn
-    return leakage.prove_chronology(pipeline, corpus)
+    return chronology.prove_chronology(pipeline, corpus)
 
 
 def test_an_honest_chronology_is_counted_in_full(corpus: Corpus) -> None:
-    proof, splits = chronology(corpus, {}, {}), pipeline_of().splits(corpus)
+    proof, splits = chronology_of(corpus, {}, {}), pipeline_of().splits(corpus)
     sizes = [len(rows) for rows in splits.values()]
     assert (proof.findings, proof.notes) == ([], ["3 steps of the sampler"])
     assert proof.count == sum(sizes[:-1]) + sum(sizes) + sizes[0] + sum(sizes) + 3 * 2 * 8
@@ -511,10 +466,10 @@ def test_events_on_the_wrong_side_of_a_boundary_are_counted(corpus: Corpus) -> N
     end = np.datetime64(corpus.splits.train_end)
     valid = np.flatnonzero(corpus.valid_base & (np.arange(len(corpus)) % 2_400 >= 15))
     [at_end, *_] = [row for row in valid if times[row] == end]
-    proof = chronology(corpus, {TRAIN: np.append(splits[TRAIN], at_end)}, {})
+    proof = chronology_of(corpus, {TRAIN: np.append(splits[TRAIN], at_end)}, {})
     assert proof.findings == [f"1 Train events have a target at or after {corpus.splits.train_end}"]
     first = splits[VALIDATION][times[splits[VALIDATION]].argmin()]
-    proof = chronology(corpus, {TRAIN: np.append(splits[TRAIN], first)}, {})
+    proof = chronology_of(corpus, {TRAIN: np.append(splits[TRAIN], first)}, {})
     late = f"1 {TRAIN} events have a target at or after the first of {VALIDATION}"
     twice = "1 events of an asset and a target time are there more than once"
     assert proof.findings == [
@@ -527,9 +482,9 @@ def test_events_on_the_wrong_side_of_a_boundary_are_counted(corpus: Corpus) -> N
 def test_events_that_are_lacking_are_counted(corpus: Corpus) -> None:
     splits, times = pipeline_of().splits(corpus), corpus.target_timestamps
     gone = splits["test-h2"][[3, 9]]
-    proof = chronology(corpus, {"test-h2": np.setdiff1d(splits["test-h2"], gone)}, {})
+    proof = chronology_of(corpus, {"test-h2": np.setdiff1d(splits["test-h2"], gone)}, {})
     assert proof.findings == [f"test-h2 lacks 2 valid targets, the first at {times[gone[0]]}"]
-    proof = chronology(corpus, {"test-h1": np.array([], int)}, {})
+    proof = chronology_of(corpus, {"test-h1": np.array([], int)}, {})
     assert proof.findings == [
         f"test-h1 lacks {len(splits['test-h1'])} valid targets, the first at "
         f"{times[splits['test-h1'][0]]}"
@@ -540,12 +495,14 @@ def test_windows_stay_in_their_asset_and_in_train(corpus: Corpus) -> None:
     start, times = corpus.asset_slices["XAUUSD"].start, corpus.target_timestamps
     end = np.datetime64(corpus.splits.train_end)
     [at_end, *_] = np.flatnonzero(times == end)
-    assert chronology(corpus, {}, {1: [15, start + 15], 3: [at_end - 1]}).findings == []
-    proof = chronology(corpus, {}, {1: [14, 15, start + 14, start + 15], 3: [start, start + 1, 2]})
+    assert chronology_of(corpus, {}, {1: [15, start + 15], 3: [at_end - 1]}).findings == []
+    proof = chronology_of(
+        corpus, {}, {1: [14, 15, start + 14, start + 15], 3: [start, start + 1, 2]}
+    )
     assert proof.findings == [
         f"step {step}: {count} windows begin before their asset" for step, count in ((1, 2), (3, 3))
     ]
-    proof = chronology(corpus, {}, {2: [at_end - 1, at_end, at_end + 1], 3: [len(corpus) - 1]})
+    proof = chronology_of(corpus, {}, {2: [at_end - 1, at_end, at_end + 1], 3: [len(corpus) - 1]})
     outside = [
         f"step {step}: a window holds the target at {at}, after Train"
         for step, at in ((2, times[at_end]), (3, "NaT"))
@@ -587,7 +544,7 @@ def test_valid_targets_are_those_of_a_plain_loop(corpus: Corpus) -> None:
                 clean = flags[row] == 0 and not flags[row + 1] & MASK_BITS["missing"]
                 if moved and clean and begin <= stamp < end:
                     expected.append(row)
-        assert leakage.valid_targets(spoiled, split, 40).tolist() == expected
+        assert chronology.valid_targets(spoiled, split, 40).tolist() == expected
         assert len(expected) > 250
 
 
@@ -629,7 +586,7 @@ OF_NEIGHBOURS = {
 @pytest.mark.parametrize("how", OF_NEIGHBOURS)
 def test_an_answer_does_not_depend_on_its_company(corpus: Corpus, how: str) -> None:
     predictor = Swayed(how)
-    proof = leakage.prove_neighbours(pipeline_of(predictor=predictor), corpus, 2)
+    proof = chronology.prove_neighbours(pipeline_of(predictor=predictor), corpus, 2)
     assert (proof.findings, proof.count) == (OF_NEIGHBOURS[how], 192 + 96 + 96 + 12)
     together, order, half, other, *alone = predictor.asked
     assert together == sorted(set(together))
@@ -647,6 +604,6 @@ def test_few_events_are_all_asked_about(corpus: Corpus) -> None:
     predictor = Swayed("")
     pipeline: Any = pipeline_of(Dealt, predictor=predictor)
     pipeline.own, pipeline.drawn = few, {}
-    proof = leakage.prove_neighbours(pipeline, corpus, 2)
+    proof = chronology.prove_neighbours(pipeline, corpus, 2)
     assert (proof.verdict, proof.count) == (PASSED, 8 + 4 + 4 + 8)
     assert sorted(row for [row] in predictor.asked[4:]) == predictor.asked[0]

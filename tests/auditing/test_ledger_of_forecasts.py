@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vaiom.auditing.forecasts import prove_ledger
 from vaiom.auditing.proof import Proof
+from vaiom.auditing.service_ledger import prove_ledger
 from vaiom.baselines.base import baseline
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import DataError
@@ -308,7 +308,7 @@ def test_forecasts_without_all_bars_are_not_made_again(
     where = f"EURUSD, {stamp(record.corpus.timestamps[one])}: the model forecasts otherwise"
     assert where in record.proof(file, lines).findings
     monkeypatch.setattr(
-        "vaiom.auditing.forecasts.CROSS_FIELDS", record.model.checkpoint.config.input_fields
+        "vaiom.auditing.service_ledger.CROSS_FIELDS", record.model.checkpoint.config.input_fields
     )
     proof = record.proof(file, lines)
     assert proof.findings == []

@@ -66,8 +66,8 @@ def test_it_passes_what_applies_and_says_what_does_not(refitted: Path, vaiom: Va
     ).json()
     assert got["passed"]
     (left_out,) = (proof for proof in got["proofs"] if proof["verdict"] == NOT_RUN)
-    assert left_out["name"] == "e. figures"
-    assert left_out["notes"] == ["not run: a refit is for use, and nothing was held out of it"]
+    assert left_out["name"] == "e. evaluation"
+    assert left_out["notes"] == ["no figures: a refit is for use, and nothing was held out of it"]
     (selection,) = (proof for proof in got["proofs"] if proof["name"] == "g. selection")
     assert any("holds out as sealed" in note for note in selection["notes"])
     assert failed(refitted, "run") == set()

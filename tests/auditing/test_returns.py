@@ -10,17 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vaiom.auditing.leakage import (
+from vaiom.auditing.proof import FAILED, NOT_RUN, PASSED
+from vaiom.auditing.returns import (
     Returns,
-    _correlation,
-    _median_step,
-    _sign_codes,
     prove_duplicates,
     prove_lead_lag,
     returns_of_corpus,
     spans_of,
 )
-from vaiom.auditing.proof import FAILED, NOT_RUN, PASSED
 from vaiom.corpus.store import open_corpus
 
 HOUR = 3_600
@@ -168,24 +165,6 @@ def test_returns_and_spans_are_those_of_the_corpus(finished: Path) -> None:
     }
 
 
-def test_the_signs_of_a_run_are_one_number_and_that_of_its_mirror_image() -> None:
-    for size in (10, 63, 64, 65, 200):
-        up = np.random.default_rng(size).random(size) > 0.5
-        expected = []
-        for first in range(size - 63):
-            own = up[first : first + 32]
-            expected.append(sum(1 << lag for lag in range(32) if own[lag] != own[0]))
-        assert _sign_codes(up).tolist() == _sign_codes(~up).tolist() == expected
-
-
-def test_the_usual_step_is_that_of_all_assets_together() -> None:
-    def moves(*seconds: int) -> Returns:
-        return Returns(np.array(seconds), np.ones(len(seconds)))
-
-    assert _median_step([moves(0, 10, 20, 50), moves(5, 3_605), moves(7)]) == 20
-    assert _median_step([moves(7), moves()]) == 1
-
-
 def similar(sizes: np.ndarray, correlation: float, rng: np.random.Generator) -> np.ndarray:
     """Other sizes that correlate so with these."""
     x, noise = sizes - sizes.mean(), rng.normal(size=len(sizes))
@@ -226,7 +205,10 @@ def test_each_copy_is_told_once_with_times_and_splits() -> None:
     market = {"A": returns_of(own), "B": returns_of(other), "C": returns_of(third)}
     alike: dict[int, list[tuple[str, int]]] = {}
     for symbol, each in market.items():
-        for place, code in enumerate(_sign_codes(each.log_ret > 0).tolist()):
+        up = each.log_ret > 0
+        for place in range(len(up) - 63):
+            own = up[place : place + 32]
+            code = sum(1 << lag for lag in range(32) if own[lag] != own[0])
             alike.setdefault(code, []).append((symbol, place))
     expected: dict[tuple[str, ...], str] = {}
     for code in sorted(
@@ -296,11 +278,10 @@ def reference_of_lead_lag(moves: dict[str, np.ndarray]) -> tuple[list[str], floa
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_leads_are_those_of_a_plain_loop(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leads_are_those_of_a_plain_loop(seed: int) -> None:
     """Of many strengths near what is allowed, where few bars are shared, in all blocks and at all
     lags.
     """
-    monkeypatch.setattr("vaiom.auditing.proof.MAX_FINDINGS", 10**6)
     rng = np.random.default_rng(seed)
     one, two, three = rng.normal(size=(3, 1_300))
     for lag, share in zip(
@@ -314,7 +295,7 @@ def test_leads_are_those_of_a_plain_loop(seed: int, monkeypatch: pytest.MonkeyPa
     expected, largest, count = reference_of_lead_lag(moves)
     proof = prove_lead_lag({symbol: returns_of(each) for symbol, each in moves.items()})
     assert proof.findings == expected
-    assert proof.count == count + len(expected)
+    assert proof.count == count
     assert proof.notes == [
         f"largest correlation {largest:.2f} at lags of 1 to 64 bars, in blocks of 500"
     ]
@@ -358,19 +339,3 @@ def test_few_bars_have_few_lags() -> None:
     proof = prove_lead_lag({"A": returns_of(moves[0]), "B": returns_of(moves[1])})
     everything_and_the_block = 2
     assert (proof.findings, proof.count) == ([], 39 * 4 * everything_and_the_block)
-
-
-@pytest.mark.parametrize("lag", [0, 1, 3])
-def test_correlations_count_where_both_moved(lag: int) -> None:
-    rng = np.random.default_rng(lag)
-    sizes = (rng.normal(size=(3, 40)) * (rng.random((3, 40)) > 0.3)).astype(np.float32)
-    sizes[2, :-5] = 0
-    found, shared = _correlation(sizes, lag)
-    for leader in range(3):
-        for follower in range(3):
-            pairs = [(sizes[leader, at], sizes[follower, at + lag]) for at in range(40 - lag)]
-            pairs = [(float(x), float(y)) for x, y in pairs if x != 0 and y != 0]
-            squares = sum(x * x for x, _ in pairs) * sum(y * y for _, y in pairs)
-            assert shared[leader, follower] == len(pairs)
-            expected = sum(x * y for x, y in pairs) / np.sqrt(max(squares, 1e-12))
-            assert found[leader, follower] == pytest.approx(expected, abs=1e-5)

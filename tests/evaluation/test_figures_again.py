@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference import event_figures, forecast_figures, state_figures
-from vaiom.auditing.figures import compare_figures
-from vaiom.auditing.proof import Claim, Proof
+from vaiom.auditing.again import compare_figures
+from vaiom.auditing.proof import Proof
 from vaiom.codec import to_json
 from vaiom.corpus.tokenizer import fit_shape
 from vaiom.distribution.buckets import BucketDistribution
@@ -41,7 +41,7 @@ def random_events(
 
 
 def agree(ours: Any, theirs: Any) -> int:
-    proof = Proof(claim=Claim("", "", lambda proof: None))
+    proof = Proof(name="figures")
     compare_figures(proof, ours, json.loads(json.dumps(theirs)), "")
     assert proof.findings == []
     return proof.count

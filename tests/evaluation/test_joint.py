@@ -18,8 +18,8 @@ from scipy.special import ndtr, ndtri
 from simulated_market import TINY_SPLITS, tiny_corpus
 
 from training.tiny_runs import TINY
-from vaiom.auditing import figures
-from vaiom.auditing.proof import FAILED, PASSED, AuditConfig
+from vaiom.auditing.fits import check_dependence
+from vaiom.auditing.proof import FAILED, PASSED, AuditConfig, Proof
 from vaiom.baselines.base import clean_returns
 from vaiom.baselines.garch import GarchT
 from vaiom.baselines.store import fit_or_load
@@ -415,11 +415,8 @@ def test_the_state_of_a_stamp_is_blind_to_later_bars(world: World, fit: Dependen
         assert np.array_equal(before.covariance, after.covariance)
 
 
-def test_the_audit_finds_a_dependence_that_reads_the_future(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_audit_finds_a_dependence_that_reads_the_future(world: World) -> None:
     fitted = partial(fit_dependence, grid=GRID)
-    monkeypatch.setattr(figures, "fit_dependence", fitted)
     uniform = np.full(16, 1 / 16)
 
     def model_of(predict_proba: Any, **changes: Any) -> Any:
@@ -435,9 +432,15 @@ def test_the_audit_finds_a_dependence_that_reads_the_future(
     config = AuditConfig(cuts=2, seed=1)
     honest = model_of(lambda _, rows: np.tile(uniform, (len(rows), 1)))
     fit = fitted(honest, world.corpus)
-    assert figures.prove_dependence(fit, honest, world.corpus, config).verdict == PASSED
+
+    def examine(fit: Dependence, model: Any) -> Proof:
+        proof = Proof(name="dependence")
+        check_dependence(proof, fit, model, world.corpus, config, fitted)
+        return proof
+
+    assert examine(fit, honest).verdict == PASSED
     leaky = model_of(reads_ahead)
-    found = figures.prove_dependence(fitted(leaky, world.corpus), leaky, world.corpus, config)
+    found = examine(fitted(leaky, world.corpus), leaky)
     assert "with other rows after it" in found.findings[0]
     # One that was fitted on more than Train, and two that were edited.
     splits = replace(world.corpus.splits, train_end=TINY_SPLITS.validation[0]).to_json()
@@ -447,7 +450,7 @@ def test_the_audit_finds_a_dependence_that_reads_the_future(
         replace(fit, degrees={"1": 4.0}),
         replace(fit, covariance=fit.covariance * 1.01),
     ):
-        found = figures.prove_dependence(other, honest, world.corpus, config)
+        found = examine(other, honest)
         assert found.verdict == FAILED
         assert "Train gives another" in found.findings[0]
 
@@ -553,6 +556,6 @@ def test_a_run_is_fitted_judged_reported_and_audited(
     words = ("--cuts", 1, "--baselines", "frequency", "--json")
     audited = json.loads(vaiom("audit", run, *here, *words).out)
     proofs = {proof["name"]: proof for proof in audited["proofs"]}
-    assert proofs["h. dependence"]["verdict"] == PASSED
-    [finding, *_] = proofs["e. figures"]["findings"]
+    assert proofs["f. provenance"]["verdict"] == PASSED
+    [finding, *_] = proofs["e. evaluation"]["findings"]
     assert "joint.copulas[1].gain_bits" in finding

@@ -17,8 +17,8 @@ import polars as pl
 import pytest
 from serve_runs import SYMBOLS, TinyRun, bar_row, config_of, in_process, live_assets, reading_others
 
-from vaiom.auditing.forecasts import prove_ledger
 from vaiom.auditing.proof import FAILED, PASSED
+from vaiom.auditing.service_ledger import prove_ledger
 from vaiom.cli.main import main
 from vaiom.files import sha256_file, sha256_of
 from vaiom.forecast.forecaster import Forecaster

@@ -1,5 +1,7 @@
-"""The options of an audit, and the result of a proof: its verdict, how much was checked, what was
-found.
+"""The options of an audit, and the result of a proof.
+
+A claim is a name, a sentence about what it checks, and the function that checks it. Calling it
+gives a `Proof`: its verdict, how many comparisons were made, and what was found.
 """
 
 from __future__ import annotations
@@ -12,13 +14,19 @@ from typing import Any, Concatenate, Generic, ParamSpec
 
 P = ParamSpec("P")
 
-PASSED, FAILED, NOT_RUN = "passed", "FAILED", "not run"
-MAX_FINDINGS = 8
-QUICK_BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t")  # those that fit in seconds
+PASSED = "passed"
+FAILED = "FAILED"
+NOT_RUN = "not run"
+MAX_SHOWN = 8
+"""How many findings of a proof are printed; all are counted."""
+QUICK_BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t")
+"""Those that fit in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig:
+    """How thorough an audit is; a smaller one proves less, never something else."""
+
     cuts: int = 6
     """Random moments after which the bars are damaged."""
     rare_cuts: int = 1
@@ -37,65 +45,81 @@ class AuditConfig:
     """
 
 
-@dataclass(frozen=True)
-class Claim(Generic[P]):
-    """A proof's name, what it checks in a sentence, and the function that checks it."""
-
-    name: str
-    about: str
-    check: Callable[Concatenate[Proof, P], None]
-
-    def __call__(self, *args: P.args, **options: P.kwargs) -> Proof:
-        proof, start = Proof(claim=self), time.perf_counter()
-        self.check(proof, *args, **options)
-        proof.seconds = time.perf_counter() - start
-        return proof
-
-
-def claim(name: str, about: str) -> Callable[[Callable[Concatenate[Proof, P], None]], Claim[P]]:
-    """Make a claim of the decorated function, which checks it."""
-    return lambda check: Claim(name, about, check)
-
-
 @dataclass(kw_only=True)
 class Proof:
     """The result of one claim, a row of the audit's table; filled while its checks are made."""
 
-    claim: Claim[Any]
-    count: int = 0  # comparisons
+    name: str
+    about: str = ""
+    """What is checked, in a sentence."""
+    count: int = 0
+    """Comparisons made; without any there is no proof."""
     seconds: float = 0.0
-    findings: list[str] = field(default_factory=list)  # the first of what contradicts the claim
-    num_findings: int = 0
-    notes: list[str] = field(default_factory=list)  # measured figures, and what was not checked
+    findings: list[str] = field(default_factory=list)
+    """Each comparison that contradicts the claim, in words."""
+    notes: list[str] = field(default_factory=list)
+    """Measured figures, and what was not checked."""
 
     def __repr__(self) -> str:
         return f"<Proof {self.name}: {self.verdict}, {self.count:,} comparisons>"
 
     @property
-    def name(self) -> str:
-        return self.claim.name
+    def verdict(self) -> str:
+        """Failed with any finding, passed with none, and not run where nothing was compared."""
+        if self.findings:
+            return FAILED
+        return PASSED if self.count else NOT_RUN
 
     @property
-    def verdict(self) -> str:
-        # No comparison, no proof.
-        return FAILED if self.num_findings else PASSED if self.count else NOT_RUN
+    def first_findings(self) -> list[str]:
+        """The findings that are printed."""
+        return self.findings[:MAX_SHOWN]
 
     def check(self, holds: bool, problem: str, count: int = 1) -> bool:
-        """Count comparisons, and record the problem if they do not hold."""
+        """Count comparisons, and record the problem unless they hold; returns whether they do."""
         self.count += count
         if not holds:
-            self.num_findings += 1
-            if len(self.findings) < MAX_FINDINGS:
-                self.findings.append(problem)
+            self.findings.append(problem)
         return holds
 
     def summary(self) -> dict[str, Any]:
         """As `vaiom audit --json` shows it."""
-        outcome = {
+        return {
             "name": self.name,
-            "about": self.claim.about,
+            "about": self.about,
             "verdict": self.verdict.lower(),
             "count": self.count,
+            "num_findings": len(self.findings),
+            "findings": self.first_findings,
+            "notes": self.notes,
+            "seconds": round(self.seconds, 3),
         }
-        found = {"num_findings": self.num_findings, "findings": self.findings, "notes": self.notes}
-        return {**outcome, "seconds": round(self.seconds, 3), **found}
+
+
+@dataclass(frozen=True)
+class Claim(Generic[P]):
+    """Something that an audit proves; calling it with what is examined makes the proof."""
+
+    name: str
+    about: str
+    examine: Callable[Concatenate[Proof, P], None]
+
+    def __call__(self, *args: P.args, **options: P.kwargs) -> Proof:
+        proof = self.proof()
+        start = time.perf_counter()
+        self.examine(proof, *args, **options)
+        proof.seconds = time.perf_counter() - start
+        return proof
+
+    def proof(self, *notes: str) -> Proof:
+        """A proof without any comparison yet, with notes on why."""
+        return Proof(name=self.name, about=self.about, notes=[*notes])
+
+
+def claim(name: str, about: str) -> Callable[[Callable[Concatenate[Proof, P], None]], Claim[P]]:
+    """Make a claim of the decorated function, which fills the proof that it is given."""
+
+    def decorate(examine: Callable[Concatenate[Proof, P], None]) -> Claim[P]:
+        return Claim(name, about, examine)
+
+    return decorate

@@ -324,7 +324,7 @@ def audit(
     """
     from vaiom.auditing.audit import audit_path, hashes_of
     from vaiom.auditing.proof import FAILED
-    from vaiom.auditing.provenance import prove_repeat
+    from vaiom.auditing.repeat import prove_repeat
     from vaiom.baselines.base import require_known
 
     names = baselines.split(",")
@@ -334,7 +334,7 @@ def audit(
     )
     hashes: dict[str, str] = {}
     if ledger:
-        from vaiom.auditing.forecasts import prove_ledger
+        from vaiom.auditing.service_ledger import prove_ledger
 
         if bars is None:
             problem = "forecasts are made again from bars"
@@ -376,4 +376,4 @@ def audit(
 
 def _found(proof: Proof) -> str:
     """What a proof claims, and what it found."""
-    return "\n".join([proof.claim.about, *proof.notes, *proof.findings])
+    return "\n".join([proof.about, *proof.notes, *proof.first_findings])

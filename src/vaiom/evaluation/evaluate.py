@@ -75,6 +75,7 @@ def evaluate_run(
     other_seeds: Sequence[Path] = (),
     unseal: str | None = None,
     out: Path | None = None,
+    model: ModelPredictor | None = None,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -82,13 +83,15 @@ def evaluate_run(
 
     `baselines` is a folder of stored losses; without it the plain baselines are fitted now.
     `other_seeds` are runs that were evaluated on this split before. Figures and losses are written
-    into the run, or into `out` with a copy of the model.
+    into the run, or into `out` with a copy of the model. `model` is the checkpoint where it is
+    loaded already.
     """
     source = find_run(run)
     if out is None:
         require_own(source, fix="name a folder with --out")
     folder = out or source
-    model = ModelPredictor.load(Run(source).best, device, progress)
+    if model is None:
+        model = ModelPredictor.load(Run(source).best, device, progress)
     checkpoint = model.checkpoint
     context = checkpoint.model.config.history
     rows = heldout_rows(corpus, split, checkpoint, unseal=unseal)

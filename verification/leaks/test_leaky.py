@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auditing.leaky import (
+from strategies import frame_of, price_pairs
+from vaiom.auditing.chronology import prove_chronology
+from vaiom.auditing.leakage import DAMAGES, damage_after, rare_moments
+from vaiom.auditing.pipeline import Pipeline
+from vaiom.auditing.proof import PASSED
+from vaiom.corpus.splits import TRAIN, VALIDATION
+from vaiom.corpus.store import Corpus
+from verification.leaks.leaky import (
     AUDIT,
     LEAKS,
     RARE,
@@ -24,13 +31,7 @@ from auditing.leaky import (
     thinned,
     tied,
 )
-from auditing.markets import Market
-from strategies import frame_of, price_pairs
-from vaiom.auditing.leakage import DAMAGES, damage_after, prove_chronology, rare_moments
-from vaiom.auditing.pipeline import Pipeline
-from vaiom.auditing.proof import PASSED
-from vaiom.corpus.splits import TRAIN, VALIDATION
-from vaiom.corpus.store import Corpus
+from verification.leaks.markets import Market
 
 
 @pytest.mark.parametrize("market", ["simulated", "real"])

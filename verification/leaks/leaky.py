@@ -1,7 +1,7 @@
 """Pipelines that leak, each the audit's `Pipeline` with one thing changed; the audit is never told
 which is which.
 
-`PYTHONPATH=tests python -m auditing.leaky [BARS_DIR]` prints which proof caught each, as
+`python -m verification.leaks.leaky [BARS_DIR]` prints which proof caught each, as
 docs/trust.md says.
 """
 
@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from auditing.markets import Market, real_market, simulated_market
-from vaiom.auditing import leakage
+from vaiom.auditing.chronology import prove_chronology, prove_neighbours
+from vaiom.auditing.leakage import prove_future, prove_prices, prove_refit
 from vaiom.auditing.pipeline import Bars, Pipeline, widest_model
 from vaiom.auditing.proof import FAILED, AuditConfig, Proof
+from vaiom.auditing.returns import prove_duplicates, prove_lead_lag, returns_of_corpus, spans_of
 from vaiom.baselines.base import Predictor
 from vaiom.corpus.build import CorpusConfig
 from vaiom.corpus.splits import TRAIN, VALIDATION, SplitConfig
@@ -29,6 +30,7 @@ from vaiom.features.fields import EXTRA_FIELDS
 from vaiom.files import sha256_of
 from vaiom.market.folder import PRICE_COLUMNS
 from vaiom.training.windows import Sampler
+from verification.leaks.markets import Market, real_market, simulated_market
 
 CONTEXT = 32
 AUDIT = AuditConfig(cuts=2, rare_cuts=0, seed=5)
@@ -46,7 +48,8 @@ def make_pipeline(
 def changed(corpus: Corpus, **values: np.ndarray) -> Corpus:
     """A corpus with other values in place of those that it works out itself."""
     other = replace(corpus)
-    vars(other).update(values)
+    # Attributes of a class of its own come before properties that are worked out.
+    object.__setattr__(other, "__class__", type("Changed", (type(corpus),), values))
     return other
 
 
@@ -426,17 +429,17 @@ LEAKS = (
 def audit_pipeline(pipeline: Pipeline, bars: Bars, config: AuditConfig) -> list[Proof]:
     """Everything that bars and a pipeline can prove."""
     corpus = pipeline.corpus(bars)
-    moves = leakage.returns_of_corpus(corpus)
+    moves = returns_of_corpus(corpus)
     proofs = [
-        leakage.prove_prices(bars),
-        leakage.prove_lead_lag(moves),
-        leakage.prove_duplicates(moves, leakage.spans_of(corpus, pipeline.splits(corpus))),
-        leakage.prove_future(pipeline, bars, corpus, config),
-        leakage.prove_refit(pipeline, bars, corpus, config.seed),
-        leakage.prove_chronology(pipeline, corpus),
+        prove_prices(bars),
+        prove_lead_lag(moves),
+        prove_duplicates(moves, spans_of(corpus, pipeline.splits(corpus))),
+        prove_future(pipeline, bars, corpus, config),
+        prove_refit(pipeline, bars, corpus, config.seed),
+        prove_chronology(pipeline, corpus),
     ]
     if pipeline.predictor is not None:
-        proofs.append(leakage.prove_neighbours(pipeline, corpus, config.seed))
+        proofs.append(prove_neighbours(pipeline, corpus, config.seed))
     return proofs
 
 

@@ -1,0 +1,229 @@
+"""Proofs of duplicates and lead-lag: what returns alone tell of copied bars and of wrong clocks.
+
+The returns of each asset enter, proofs leave. Held-out bars that lie in Train under another symbol
+or time would be learned by heart; an asset whose clock runs early tells the others' future.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from vaiom.auditing.proof import Proof, claim
+from vaiom.baselines.base import Rows
+from vaiom.corpus.store import Corpus
+
+SAME_SIGNS = 32
+"""Successive moves with the same signs make a candidate; as many more are compared by size."""
+SAME_MOVES = 0.9
+"""Correlation of sizes from which a candidate is a copy; prices that move by single ticks have
+none.
+"""
+LARGEST_MOVE = 4.0
+"""Where sizes are cut off, in median absolute moves."""
+LAGS = 2 * SAME_SIGNS
+"""Bars by which an asset may run ahead; copies that are further apart are duplicates."""
+BLOCK = 500
+"""Bars in which a lag may hide: a clock can be wrong for a summer."""
+STANDARD_ERRORS = 6.0
+"""Of a correlation that is zero, beyond which a lag is no chance."""
+MIN_SHARED = 200
+"""Bars in which both assets moved, below which a correlation is not judged."""
+DAY_SECONDS = 86_400
+
+Span = tuple[np.int64, np.int64]
+Sizes = npt.NDArray[np.float32]
+
+
+class Returns(NamedTuple):
+    """The log returns of one asset, in the order of time."""
+
+    seconds: npt.NDArray[np.int64]
+    log_ret: npt.NDArray[np.float64]
+
+    def moves(self) -> Returns:
+        """The bars that moved, with sizes in median absolute moves, cut off at the largest."""
+        moved = np.isfinite(self.log_ret) & (self.log_ret != 0)
+        sizes = self.log_ret[moved]
+        scale = np.median(np.abs(sizes)) if len(sizes) else 1.0
+        return Returns(self.seconds[moved], np.clip(sizes / scale, -LARGEST_MOVE, LARGEST_MOVE))
+
+
+def returns_of_corpus(corpus: Corpus) -> dict[str, Returns]:
+    """The stored returns of each asset."""
+    seconds = corpus.columns["timestamp"]
+    log_ret = corpus.columns["log_ret"]
+    slices = corpus.asset_slices.items()
+    return {symbol: Returns(seconds[rows], log_ret[rows]) for symbol, rows in slices}
+
+
+def spans_of(corpus: Corpus, splits: Mapping[str, Rows]) -> dict[str, Span]:
+    """First and last target, in seconds, of each split that has any."""
+    stamps = corpus.target_timestamps.astype("datetime64[s]").astype(np.int64)
+    spans = {}
+    for name, rows in splits.items():
+        if len(rows):
+            spans[name] = (stamps[rows].min(), stamps[rows].max())
+    return spans
+
+
+class Window(NamedTuple):
+    """Successive moves of one asset, at a place in its moves."""
+
+    symbol: str
+    moves: Returns
+    place: int
+
+    @property
+    def second(self) -> int:
+        """When it begins."""
+        return int(self.moves.seconds[self.place])
+
+    def sizes(self) -> npt.NDArray[np.float64]:
+        """Sizes of its moves less their mean."""
+        sizes = np.abs(self.moves.log_ret[self.place : self.place + 2 * SAME_SIGNS])
+        return np.asarray(sizes - sizes.mean())
+
+    def split(self, spans: Mapping[str, Span]) -> str:
+        """The split in which it begins."""
+        inside = (name for name, (first, last) in spans.items() if first <= self.second <= last)
+        return next(inside, "no split")
+
+
+@claim("duplicates", "no stretch of returns comes again at another time, in another split or asset")
+def prove_duplicates(
+    proof: Proof, returns: Mapping[str, Returns], spans: Mapping[str, Span]
+) -> None:
+    """Find copies under another symbol or stamp, scaled, turned upside down or with a little noise.
+
+    Windows whose signs agree, or are all opposite, are candidates; those whose sizes agree too are
+    copies. A copy inside one split is only noted.
+    """
+    windows, num_windows = _twins(returns)
+    seen = set()
+    for one, other in windows:
+        x = one.sizes()
+        y = other.sizes()
+        alike = x @ y >= SAME_MOVES * np.sqrt((x @ x) * (y @ y)) > 0
+        # Assets that move together at one time are no copies.
+        if not alike or one.second == other.second:
+            continue
+        splits = (one.split(spans), other.split(spans))
+        key = (one.symbol, other.symbol, *splits)
+        if key in seen:
+            continue
+        seen.add(key)
+        told = []
+        for window, split in zip((one, other), splits, strict=True):
+            told.append(f"{window.symbol} from {np.datetime64(window.second, 's')} ({split})")
+        copy = " comes again as ".join(told)
+        if splits[0] == splits[1]:
+            proof.notes.append(f"inside one split, {copy}")
+        else:
+            proof.check(False, copy)
+    proof.count += num_windows
+    proof.notes.append(f"stretches of {2 * SAME_SIGNS} moves")
+
+
+def _twins(returns: Mapping[str, Returns]) -> tuple[list[tuple[Window, Window]], int]:
+    """Pairs of windows whose signs agree or are all opposite, and how many windows there are."""
+    symbols = list(returns)
+    moves = [each.moves() for each in returns.values()]
+    codes = [_sign_codes(each.log_ret > 0) for each in moves]
+    code = np.concatenate(codes)
+    asset = np.repeat(np.arange(len(codes)), [len(each) for each in codes])
+    place = np.concatenate([np.arange(len(each)) for each in codes])
+    order = np.argsort(code, kind="stable")
+    # Every window that has a twin is beside one of them.
+    first = np.flatnonzero(code[order][1:] == code[order][:-1])
+
+    def window(at: np.intp) -> Window:
+        return Window(symbols[asset[at]], moves[asset[at]], place[at])
+
+    pairs = zip(order[first], order[first + 1], strict=True)
+    return [(window(one), window(other)) for one, other in pairs], len(code)
+
+
+def _sign_codes(up: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
+    """One number for the signs of each run of moves, the same for a run and its mirror image."""
+    size = max(0, len(up) - 2 * SAME_SIGNS + 1)
+    codes = np.zeros(size, np.uint64)
+    for lag in range(SAME_SIGNS):
+        differs = up[lag : lag + size] != up[:size]
+        codes |= differs.astype(np.uint64) << np.uint64(lag)
+    return codes
+
+
+@claim("lead-lag", "assets that move together do so at the same stamp, not hours apart")
+def prove_lead_lag(proof: Proof, returns: Mapping[str, Returns]) -> None:
+    """Find an asset that moves with another one at a lag, and not at once.
+
+    Stamped hours early, it tells the other's future. The correlation at a lag must be beyond chance
+    and twice that at one stamp, over all bars or in a block of them.
+    """
+    symbols = list(returns)
+    moves = [each.moves() for each in returns.values()]
+    if len(moves) < 2 or _median_step(moves) >= DAY_SECONDS:
+        proof.notes.append(
+            "not run: needs several assets, and bars under a day: markets of one day close in turn"
+        )
+        return
+    stamps = np.unique(np.concatenate([each.seconds for each in moves]))
+    sizes = np.zeros((len(moves), len(stamps)), np.float32)
+    for row, each in zip(sizes, moves, strict=True):
+        row[np.searchsorted(stamps, each.seconds)] = each.log_ret
+    last = max(0, len(stamps) - BLOCK)  # the newest bars are a whole block too
+    starts = (*range(0, last, BLOCK), last)
+    blocks = [slice(None), *(slice(start, start + BLOCK) for start in starts)]
+    largest = 0.0
+    for block in blocks:
+        since = np.datetime64(int(stamps[block][0]), "s")
+        largest = max(largest, _find_leaders(proof, symbols, sizes[:, block], since))
+    proof.notes.append(
+        f"largest correlation {largest:.2f} at lags of 1 to {LAGS} bars, in blocks of {BLOCK}"
+    )
+
+
+def _find_leaders(
+    proof: Proof, symbols: Sequence[str], sizes: Sizes, since: np.datetime64
+) -> float:
+    """Record who runs ahead of whom in moves (assets, bars); returns the largest correlation."""
+    together, met = _correlation(sizes, 0)
+    largest = 0.0
+    for lag in range(1, min(LAGS, sizes.shape[1] - 1) + 1):
+        apart, shared = _correlation(sizes, lag)
+        np.fill_diagonal(apart, 0)
+        largest = max(largest, float(np.abs(apart).max()))
+        chance = STANDARD_ERRORS / np.sqrt(np.maximum(shared, 1))
+        beyond = np.abs(apart) > np.maximum(chance, 2 * np.abs(together))
+        proof.count += apart.size
+        for pair in np.argwhere(beyond & (np.minimum(shared, met) >= MIN_SHARED)):
+            leader, follower = pair
+            ahead = f"{symbols[leader]} runs {lag} bars ahead of {symbols[follower]}"
+            at_lag = f"{apart[leader, follower]:+.2f}"
+            at_once = f"{together[leader, follower]:+.2f}"
+            found = f"correlation {at_lag}, at one stamp {at_once}"
+            proof.check(False, f"{ahead} from {since} on: {found}", count=0)
+    return largest
+
+
+def _median_step(moves: Sequence[Returns]) -> int:
+    """Seconds between successive moves of an asset."""
+    steps = np.concatenate([np.diff(each.seconds) for each in moves])
+    return int(np.median(steps)) if len(steps) else 1
+
+
+def _correlation(sizes: Sizes, lag: int) -> tuple[Sizes, Sizes]:
+    """Correlations (assets, assets) between each now and each `lag` bars later.
+
+    Bars count in which both moved; the second matrix is how many there are.
+    """
+    now = sizes[:, : sizes.shape[1] - lag]
+    later = sizes[:, lag:]
+    moved_now = (now != 0).astype(np.float32)
+    moved_later = (later != 0).astype(np.float32)
+    squares = ((now * now) @ moved_later.T) * (moved_now @ (later * later).T)
+    return (now @ later.T) / np.sqrt(np.maximum(squares, 1e-12)), moved_now @ moved_later.T
