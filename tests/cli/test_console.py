@@ -25,7 +25,6 @@ from vaiom.errors import ConfigError, DataError
 from vaiom.market.formats.source import Options
 from vaiom.report.tables import Column, Table, prose
 from vaiom.serve.run import ServeConfig
-from vaiom.training.loop import TrainResult
 
 
 def test_no_flag_is_set_that_nobody_asked_for() -> None:
@@ -147,30 +146,6 @@ def test_in_a_pipe_progress_is_a_line_for_each_tenth(capsys: pytest.CaptureFixtu
     with progress_bar("nothing") as progress:
         progress(0, 0, "to do")
     assert capsys.readouterr().err == "nothing: 0/0 to do\n"
-
-
-@pytest.mark.parametrize(("last_bits", "rises"), [(2.0, False), (2.0009, False), (2.002, True)])
-@pytest.mark.parametrize("peak", [None, 1234.5])
-def test_the_result_of_a_training(
-    vaiom: Vaiom,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    last_bits: float,
-    rises: bool,
-    peak: float | None,
-) -> None:
-    steps = {"best_step": 1_000, "best_bits": 2.0, "last_step": 2_000, "last_bits": last_bits}
-    result = TrainResult(run=tmp_path, **steps, seconds=12.34, peak_gpu_mib=peak)
-    monkeypatch.setattr("vaiom.train", lambda *_, **__: result)
-    words = ("train", tmp_path, "--out", tmp_path, "--experiment", "main")
-    ran = vaiom(*words)
-    assert f"The model is {tmp_path / 'best.safetensors'}." in ran.err
-    assert ("Validation has risen by 0.0020 bits since step 1,000" in ran.err) == rises
-    assert ("1,234 MiB" in ran.out) == (peak is not None)
-    about = {"run": str(tmp_path), "seconds": 12.34, "peak_gpu_mib": peak}
-    assert vaiom(*words, "--json").json() == {**steps, **about}
-    monkeypatch.setenv("RANK", "1")  # the first of several processes reports
-    assert vaiom(*words).out == ""
 
 
 @pytest.mark.parametrize(

@@ -41,53 +41,12 @@ FILES: dict[str, tuple[str, str | bytes, tuple[str, ...]]] = {
         "time,open,high,low\n2019-02-04 00:00,1,1,1\n",
         ("'Close'", "--column Close="),
     ),
-    "a renamed column": (
-        "EURUSD.csv",
-        HEADER.replace("high", "top") + FIRST,
-        ("'High'", "--column High="),
-    ),
-    "a stamp in no known form": (
-        "EURUSD.csv",
-        HEADER + FIRST + "4 Feb,1,1,1,1,5\n",
-        ("line 3", "'4 Feb'", "try:"),
-    ),
     "a repeated stamp": ("EURUSD.csv", HEADER + FIRST + FIRST, ("repeated", "line 3", "--repair")),
-    "stamps out of order": (
-        "EURUSD.csv",
-        HEADER + SECOND + FIRST,
-        ("back in time", "line 3", "--repair"),
-    ),
-    "mixed symbols": (
-        "all.csv",
-        "symbol," + HEADER + "EURUSD," + FIRST + "GBPUSD," + FIRST,
-        ("EURUSD, GBPUSD", "--symbol"),
-    ),
     "no symbol": ("prices.csv", HEADER + FIRST, ("--symbol",)),
-    "a negative price": (
-        "EURUSD.csv",
-        HEADER + FIRST + SECOND.replace("1.0", "-1"),
-        ("line 3", "Low -1", "--repair"),
-    ),
-    "a price that is NaN": (
-        "EURUSD.csv",
-        HEADER + FIRST + SECOND.replace("1.2", "NaN"),
-        ("line 3", "nan", "--repair"),
-    ),
-    "an empty file": ("EURUSD.csv", "", ("holds no rows", "try:")),
     "a truncated .bi5": (
         BI5,
         made_up_day(datetime(2019, 2, 4).date())[:-20],
         ("truncated", "try:"),
-    ),
-    "a zip bomb": (
-        "EURUSD.zip",
-        zipped("EURUSD.csv", "0" * (8 << 20)),
-        ("unpacks to too much", "try:"),
-    ),
-    "a damaged zip": (
-        "EURUSD.zip",
-        zipped("EURUSD.csv", HEADER + FIRST)[:-9],
-        ("cannot be unpacked", "try:"),
     ),
     "an offset": (
         "EURUSD.csv",
@@ -153,22 +112,11 @@ def test_a_bad_file_leaves_a_bar_folder_as_it_was(vaiom: Vaiom, tmp_path: Path) 
 BARS = random_bars(400)
 FOLDERS: dict[str, tuple[pl.DataFrame | bytes, tuple[str, ...]]] = {
     "a missing column": (BARS.drop("Open"), ("'Open'", "data import")),
-    "a renamed column": (BARS.rename({"Datetime": "When"}), ("'Datetime'", "data import")),
-    "stamps as text": (
-        BARS.with_columns(pl.col("Datetime").cast(pl.String)),
-        ("column Datetime", "data import"),
-    ),
     "stamps with a zone": (
         BARS.with_columns(pl.col("Datetime").dt.replace_time_zone("UTC")),
         ("UTC", "--utc"),
     ),
     "a repeated stamp": (pl.concat([BARS[:7], BARS[6:]]), ("repeated", "row 8", "--repair")),
-    "stamps out of order": (
-        pl.concat([BARS[9:], BARS[:9]]),
-        ("back in time", "row 392", "--repair"),
-    ),
-    "prices as text": (BARS.with_columns(pl.col("Close").cast(pl.String)), ("column Close",)),
-    "no rows": (BARS.clear(), ("holds no bars", "try:")),
     "not Parquet": (b"PAR1 and no more", ("not readable as Parquet",)),
 }
 

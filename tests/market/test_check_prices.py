@@ -6,7 +6,6 @@ from datetime import datetime
 
 import numpy as np
 import polars as pl
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,27 +28,6 @@ def changed(bars: pl.DataFrame, rows: slice, **factors: float) -> pl.DataFrame:
 
 def findings(bars: pl.DataFrame) -> dict[str, Finding]:
     return {finding.kind: finding for finding in check_bars("WALK", bars).findings}
-
-
-@pytest.mark.parametrize(
-    "factors",
-    [
-        {"High": 1.05},
-        {"Low": 0.95},
-        {"Close": 1.05, "High": 1.05},
-        dict.fromkeys(PRICE_COLUMNS, 10.0),
-    ],
-    ids=["high", "low", "close", "decimal slip"],
-)
-def test_a_spike_that_reverts_is_found(factors: dict[str, float]) -> None:
-    found = findings(changed(random_bars(ROWS), slice(400, 401), **factors))
-    assert list(found) == ["spike"]
-    assert found["spike"].count == 1
-    assert (
-        found["spike"]
-        .examples[0]
-        .startswith(f"{random_bars(ROWS)['Datetime'][400]:%Y-%m-%d %H:%M}")
-    )
 
 
 def spikes_by_loop(bars: pl.DataFrame) -> list[int]:
@@ -111,23 +89,6 @@ def test_spikes_are_those_of_a_plain_loop(seed: int, rows: int, width: float, qu
 def test_one_move_and_then_nothing_is_a_stale_run() -> None:
     close = np.array([1.0, *[2.0] * 8])
     assert findings(flat_bars(close))["stale_run"].count == 8
-
-
-def test_a_jump_that_stays_is_a_price() -> None:
-    assert (
-        findings(changed(random_bars(ROWS), slice(400, ROWS), **dict.fromkeys(PRICE_COLUMNS, 1.05)))
-        == {}
-    )
-
-
-def test_a_jump_that_gives_back_a_part_is_a_price() -> None:
-    jumped = changed(random_bars(ROWS), slice(400, 401), **dict.fromkeys(PRICE_COLUMNS, 1.05))
-    assert findings(changed(jumped, slice(401, ROWS), **dict.fromkeys(PRICE_COLUMNS, 1.03))) == {}
-
-
-@pytest.mark.parametrize("at", [0, ROWS - 1])
-def test_the_first_and_last_rows_are_judged_too(at: int) -> None:
-    assert findings(changed(random_bars(ROWS), slice(at, at + 1), High=1.05))["spike"].count == 1
 
 
 @given(st.integers(1, ROWS - 40), st.integers(2, 30))
@@ -223,17 +184,6 @@ def test_a_quiet_time_of_few_price_steps_repeats_by_chance() -> None:
     there = pl.col(*PRICE_COLUMNS)
     again = bars.with_columns(pl.when(copied).then(there.shift(10_000 - source)).otherwise(there))
     assert findings(again)["repeated_block"].count == 50
-
-
-def test_flat_stretches_are_stale_not_copies() -> None:
-    bars = random_bars(ROWS)
-    flat = pl.int_range(pl.len()).is_between(100, 129) | pl.int_range(pl.len()).is_between(500, 529)
-    same = bars.with_columns(
-        pl.when(flat).then(1.0).otherwise(name).alias(name) for name in PRICE_COLUMNS
-    )
-    found = findings(same)
-    assert found["stale_run"].count == 60
-    assert "repeated_block" not in found
 
 
 def test_prices_off_by_a_power_of_ten_are_found() -> None:

@@ -129,11 +129,6 @@ def test_no_opening_no_statement_about_it() -> None:
     assert "an hour or less" in clock_of(days).statement
 
 
-def test_weekends_and_daylight_saving_are_no_gaps(spot: pl.Series) -> None:
-    gaps, findings = find_gaps(on_clock(spot, "UTC"), HOUR)
-    assert (gaps.missing_bins, findings) == (0, [])
-
-
 def test_weeks_between_two_daylight_savings_miss_their_last_hour_at_most(spot: pl.Series) -> None:
     stamps = on_clock(spot, "Europe/Helsinki")
     gaps, findings = find_gaps(stamps, HOUR)
@@ -151,35 +146,6 @@ def test_a_closure_is_found_across_its_weekend(spot: pl.Series, minute: int) -> 
     assert gaps.missing_bins == closed.sum() == finding.count
     missing = f"2022-08-05 10:{minute:02d} to 2022-08-08 03:{minute:02d} ({closed.sum()} bars)"
     assert str(gaps.longest_closures[0]) == missing
-
-
-def test_holidays_are_listed_but_no_finding(spot: pl.Series) -> None:
-    stamps = on_clock(spot, "UTC")
-    christmas = stamps.is_between(datetime(2020, 12, 24, 18), datetime(2020, 12, 27, 22))
-    new_year = stamps.is_between(datetime(2020, 12, 31, 20), datetime(2021, 1, 3, 22))
-    good_friday = stamps.dt.date() == date(2023, 4, 7)
-    gaps, findings = find_gaps(stamps.filter(~(christmas | new_year | good_friday)), HOUR)
-    assert findings == []
-    assert (
-        gaps.missing_bins == gaps.missing_on_holidays == (christmas | new_year | good_friday).sum()
-    )
-    assert all(closure.holiday for closure in gaps.longest_closures)
-    assert len(gaps.longest_closures) == 3
-
-
-@settings(max_examples=30)
-@given(st.sets(st.integers(1, 12 * WEEK_HOURS - 2), max_size=12), st.sampled_from([60, 600, 3600]))
-def test_every_bin_taken_out_is_counted(taken: set[int], step: int) -> None:
-    start = datetime(2024, 1, 3)
-    stamps = pl.Series(
-        [start + timedelta(seconds=step * i) for i in range(12 * WEEK_HOURS) if i not in taken]
-    )
-    if step * 12 * WEEK_HOURS >= 12 * 7 * 86_400:
-        assert find_gaps(stamps, step)[0].missing_bins == len(taken)
-    else:
-        assert find_gaps(stamps, step)[0].missing_bins <= len(
-            taken
-        )  # too few weeks to know what is usual
 
 
 HOLIDAYS = {

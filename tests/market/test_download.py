@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import feed_server
 import pytest
@@ -72,6 +73,14 @@ def day(number: int) -> date:
     return FIRST + timedelta(days=number)
 
 
+def fetch(
+    server: FeedServer, out: Path, end: int, *symbols: str, first: int = 0, **options: Any
+) -> dict[str, Any]:
+    """Download the days from one number to another, of EURUSD unless told."""
+    options = {**FAST, "base_url": server.url, **options}
+    return download(symbols or ["EURUSD"], day(first), day(end), out, **options)
+
+
 def path(number: int, symbol: str = "EURUSD") -> str:
     return path_of(symbol, day(number))
 
@@ -126,7 +135,7 @@ def test_real_files_become_the_bars_they_hold(
     for number in (0, 1):
         name = f"dukascopy_EURUSD_2019_01_{day(number).day:02d}_BID_candles_min_1.bi5"
         server.files[path(number)] = (shared_data / "raw" / name).read_bytes()
-    report = download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, **FAST)
+    report = fetch(server, tmp_path, 2)
     expected = [
         row
         for number in (0, 1)
@@ -188,19 +197,11 @@ FAULTS = [
 def test_faults_leave_no_trace(server: FeedServer, tmp_path: Path) -> None:
     server.files = made_up_feed("EURUSD", FIRST, len(FAULTS))
     del server.files[path(3)]
-    download(["EURUSD"], day(0), day(len(FAULTS)), tmp_path / "calm", base_url=server.url, **FAST)
+    fetch(server, tmp_path / "calm", len(FAULTS))
     calm_requests = len(server.seen)
     for number, fault in enumerate(FAULTS):
         server.faults[path(number)] = [fault]
-    download(
-        ["EURUSD"],
-        day(0),
-        day(len(FAULTS)),
-        tmp_path / "rough",
-        base_url=server.url,
-        workers=8,
-        **FAST,
-    )
+    fetch(server, tmp_path / "rough", len(FAULTS), workers=8)
     assert not any(server.faults.values())
     assert len(server.seen) == 2 * calm_requests + len(FAULTS)
     assert result_of(tmp_path / "rough") == result_of(tmp_path / "calm")
@@ -221,7 +222,7 @@ def test_a_body_that_was_lost_on_the_way_is_not_an_empty_day(
 ) -> None:
     server.files = made_up_feed("EURUSD", FIRST, 2)
     server.faults[path(1)] = ["cut to nothing", "cut to nothing", "empty"]
-    report = download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, **FAST)
+    report = fetch(server, tmp_path, 2)
     assert report["symbols"]["EURUSD"]["empty_days"] == 0
 
 
@@ -229,11 +230,11 @@ def test_a_finished_download_asks_for_nothing(server: FeedServer, tmp_path: Path
     server.files = made_up_feed("EURUSD", FIRST, 5)
     del server.files[path(2)]
     server.faults[path(3)] = ["empty", "empty"]
-    download(["EURUSD"], day(0), day(5), tmp_path, base_url=server.url, **FAST)
+    fetch(server, tmp_path, 5)
     assert ledger_of(tmp_path)[str(day(2))] == ledger_of(tmp_path)[str(day(3))] == "empty"
     before = result_of(tmp_path)
     server.seen.clear()
-    report = download(["EURUSD"], day(0), day(5), tmp_path, base_url=server.url, **FAST)
+    report = fetch(server, tmp_path, 5)
     assert server.seen == []
     assert days_of(report) == (0, 5, 0)
     assert result_of(tmp_path) == before
@@ -242,7 +243,7 @@ def test_a_finished_download_asks_for_nothing(server: FeedServer, tmp_path: Path
 def test_a_changed_or_missing_file_is_fetched_again(server: FeedServer, tmp_path: Path) -> None:
     server.files = made_up_feed("EURUSD", FIRST, 5)
     del server.files[path(4)]
-    download(["EURUSD"], day(0), day(5), tmp_path, base_url=server.url, **FAST)
+    fetch(server, tmp_path, 5)
     before = result_of(tmp_path)
     raw = tmp_path / "raw"
     changed = bytearray((raw / path(1)[1:]).read_bytes())
@@ -254,7 +255,7 @@ def test_a_changed_or_missing_file_is_fetched_again(server: FeedServer, tmp_path
     (raw / path(4)[1:]).parent.mkdir(parents=True)
     (raw / path(4)[1:]).write_bytes(server.files[path(0)])
     server.seen.clear()
-    download(["EURUSD"], day(0), day(1), tmp_path, base_url=server.url, **FAST)
+    fetch(server, tmp_path, 1)
     assert sorted(server.paths_seen) == [path(1), path(2), path(4)]
     assert result_of(tmp_path) == before
 
@@ -265,7 +266,7 @@ def test_a_day_that_is_lost_here_and_there_costs_no_bars(
 ) -> None:
     """The bars stay as they are, until the server has the day again."""
     server.files = made_up_feed("EURUSD", FIRST, 3)
-    download(["EURUSD"], day(0), day(3), tmp_path, base_url=server.url, **FAST)
+    fetch(server, tmp_path, 3)
     before, raw = result_of(tmp_path), tmp_path / "raw" / path(1)[1:]
     raw.unlink() if damage == "missing" else raw.write_bytes(raw.read_bytes()[:-1] + b"?")
     content = server.files.pop(path(1))
@@ -273,21 +274,21 @@ def test_a_day_that_is_lost_here_and_there_costs_no_bars(
         DataError,
         match=f"1 of 3 days could not be downloaded[\\s\\S]*EURUSD {day(1)}.*no longer there",
     ):
-        download(["EURUSD"], day(0), day(3), tmp_path, base_url=server.url, **FAST)
+        fetch(server, tmp_path, 3)
     now = result_of(tmp_path)
     assert {file for file in before if now.get(file) != before[file]} == {f"raw/{path(1)[1:]}"}
     server.files[path(1)] = content
-    download(["EURUSD"], day(0), day(3), tmp_path, base_url=server.url, **FAST)
+    fetch(server, tmp_path, 3)
     assert result_of(tmp_path) == before
 
 
 def test_a_later_range_is_added_to_the_earlier(server: FeedServer, tmp_path: Path) -> None:
     server.files = made_up_feed("EURUSD", FIRST, 6) | made_up_feed("GBPUSD", FIRST, 1)
-    download(["EURUSD"], day(0), day(6), tmp_path / "whole", base_url=server.url, **FAST)
-    download(["EURUSD"], day(3), day(6), tmp_path / "parts", base_url=server.url, **FAST)
-    download(["EURUSD"], day(0), day(3), tmp_path / "parts", base_url=server.url, **FAST)
+    fetch(server, tmp_path / "whole", 6)
+    fetch(server, tmp_path / "parts", 6, first=3)
+    fetch(server, tmp_path / "parts", 3)
     assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
-    download(["GBPUSD"], day(0), day(1), tmp_path / "parts", base_url=server.url, **FAST)
+    fetch(server, tmp_path / "parts", 1, "GBPUSD")
     assert set(json.loads((tmp_path / "parts" / "manifest.json").read_bytes())["symbols"]) == {
         "EURUSD",
         "GBPUSD",
@@ -301,12 +302,12 @@ def test_resumes_from_a_ledger_and_files_cut_at_any_byte(data: st.DataObject) ->
         server.files = made_up_feed("EURUSD", FIRST, 4)
         del server.files[path(2)]
         out = Path(folder)
-        download(["EURUSD"], day(0), day(4), out, base_url=server.url, **FAST)
+        fetch(server, out, 4)
         before = result_of(out)
         for file in (out / "raw").rglob("*.*"):
             content = file.read_bytes()
             file.write_bytes(content[: data.draw(st.integers(0, len(content)), file.name)])
-        download(["EURUSD"], day(0), day(4), out, base_url=server.url, **FAST)
+        fetch(server, out, 4)
         assert result_of(out) == before
 
 
@@ -341,7 +342,7 @@ def test_killed_at_any_moment_it_goes_on_from_there(server: FeedServer, tmp_path
     num_days = 30
     server.files = made_up_feed("EURUSD", FIRST, num_days)
     del server.files[path(7)]
-    download(["EURUSD"], day(0), day(num_days), tmp_path / "calm", base_url=server.url, **FAST)
+    fetch(server, tmp_path / "calm", num_days)
     moments = random.Random(17)
     for attempt in range(3):
         server.silent_from = len(server.seen) + moments.randrange(
@@ -377,7 +378,7 @@ def test_ctrl_c_does_not_wait_for_a_silent_server(server: FeedServer, tmp_path: 
     assert b"KeyboardInterrupt" in stderr
     assert set(ledger_of(tmp_path)) == {str(day(number)) for number in range(4)}
     server.seen.clear()
-    download(["EURUSD"], day(0), day(6), tmp_path, base_url=server.url, **FAST)
+    fetch(server, tmp_path, 6)
     assert sorted(server.paths_seen) == [path(4), path(5)]
 
 
@@ -387,10 +388,10 @@ def test_two_downloads_do_not_write_in_one_folder(server: FeedServer, tmp_path: 
     process = start(server, tmp_path, 2)
     assert server.wait_for_requests(2)
     with pytest.raises(DataError, match="another process is writing"):
-        download(["GBPUSD"], day(0), day(1), tmp_path, base_url=server.url, **FAST)
+        fetch(server, tmp_path, 1, "GBPUSD")
     process.kill()
     process.communicate()
-    download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, **FAST)
+    fetch(server, tmp_path, 2)
 
 
 def test_the_server_sees_no_more_at_once_and_no_faster_than_allowed(
@@ -399,7 +400,7 @@ def test_the_server_sees_no_more_at_once_and_no_faster_than_allowed(
     server.files = made_up_feed("EURUSD", FIRST, 8)
     server.together, server.linger_s = 3, 0.2
     began = time.monotonic()
-    download(["EURUSD"], day(0), day(8), tmp_path, base_url=server.url, **FAST | RATE)
+    fetch(server, tmp_path, 8, **FAST | RATE)
     assert server.most_at_once == RATE["workers"]
     for number, (_, arrived) in enumerate(server.seen):
         assert arrived - began >= number / RATE["requests_per_second"]
@@ -411,7 +412,7 @@ def test_retry_after_holds_every_thread_back_within_bounds(
     server.files = made_up_feed("EURUSD", FIRST, 2)
     server.faults[path(0)] = ["429 Retry-After: 3600"]
     one_by_one = FAST | {"workers": 1, "max_retry_after_s": 0.4}
-    download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, **one_by_one)
+    fetch(server, tmp_path, 2, **one_by_one)
     assert server.paths_seen == [path(0), path(0), path(1)]
     assert server.seen[1][1] - server.seen[0][1] >= 0.4
 
@@ -453,9 +454,7 @@ def test_days_that_fail_are_named_and_the_others_stay(server: FeedServer, tmp_pa
     server.files = made_up_feed("EURUSD", FIRST, 5) | made_up_feed("GBPUSD", FIRST, 5)
     server.faults |= {path(1): ["503", "drop"], path(3): ["cut", "page"]}
     with pytest.raises(DataError) as caught:
-        download(
-            ["EURUSD", "GBPUSD"], day(0), day(5), tmp_path, base_url=server.url, attempts=2, **FAST
-        )
+        fetch(server, tmp_path, 5, "EURUSD", "GBPUSD", attempts=2)
     message = str(caught.value)
     assert "2 of 10 days" in message
     assert f"EURUSD {day(1)}" in message
@@ -463,7 +462,7 @@ def test_days_that_fail_are_named_and_the_others_stay(server: FeedServer, tmp_pa
     assert "again" in message
     assert list(read_bars(tmp_path)) == ["GBPUSD"]
     server.seen.clear()
-    download(["EURUSD", "GBPUSD"], day(0), day(5), tmp_path, base_url=server.url, **FAST)
+    fetch(server, tmp_path, 5, "EURUSD", "GBPUSD")
     assert sorted(server.paths_seen) == [path(1), path(3)]
     assert sorted(read_bars(tmp_path)) == ["EURUSD", "GBPUSD"]
 
@@ -475,7 +474,7 @@ def test_a_server_that_is_down_is_not_asked_for_every_day(
         server.faults[path(number)] = ["503"] * 9
     server.silent_from = 12  # so that no thread runs far ahead of the one that counts failures
     with pytest.raises(DataError, match="does not answer"):
-        download(["EURUSD"], day(0), day(40), tmp_path, base_url=server.url, attempts=1, **FAST)
+        fetch(server, tmp_path, 40, attempts=1)
     assert len(server.seen) < 20
 
 
@@ -485,16 +484,7 @@ def test_failures_with_answers_between_them_do_not_mean_that_the_server_is_down(
     server.files = made_up_feed("EURUSD", FIRST, 20)
     server.faults |= {path(number): ["503"] for number in range(0, 20, 2)}
     with pytest.raises(DataError, match="10 of 20 days"):
-        download(
-            ["EURUSD"],
-            day(0),
-            day(20),
-            tmp_path,
-            base_url=server.url,
-            attempts=1,
-            workers=1,
-            **FAST,
-        )
+        fetch(server, tmp_path, 20, attempts=1, workers=1)
 
 
 @pytest.mark.parametrize(
@@ -504,7 +494,7 @@ def test_a_refusal_ends_the_run_at_once(server: FeedServer, tmp_path: Path, answ
     server.files = made_up_feed("EURUSD", FIRST, 3)
     server.faults[path(1)] = [answer]
     with pytest.raises(DataError, match=f"HTTP {answer[:3]}"):
-        download(["EURUSD"], day(0), day(3), tmp_path, base_url=server.url, workers=1, **FAST)
+        fetch(server, tmp_path, 3, workers=1)
     assert server.paths_seen.count(path(1)) == 1
     assert ledger_of(tmp_path) == {str(day(0)): "bars"}
     assert not list(tmp_path.glob("*.parquet"))
@@ -512,14 +502,14 @@ def test_a_refusal_ends_the_run_at_once(server: FeedServer, tmp_path: Path, answ
 
 def test_not_found_everywhere_is_not_believed(server: FeedServer, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no bars"):
-        download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, **FAST)
+        fetch(server, tmp_path, 2)
     server.files = made_up_feed("EURUSD", FIRST, 2)
-    download(["EURUSD"], day(0), day(2), tmp_path, base_url=server.url, **FAST)
-    report = download(["EURUSD"], day(0), day(4), tmp_path, base_url=server.url, **FAST)
+    fetch(server, tmp_path, 2)
+    report = fetch(server, tmp_path, 4)
     assert days_of(report) == (2, 2, 2)
     server.files = made_up_feed("EURUSD", FIRST, 4)
     del server.files[path(2)]
-    report = download(["EURUSD"], day(0), day(4), tmp_path, base_url=server.url, **FAST)
+    report = fetch(server, tmp_path, 4)
     assert days_of(report) == (2, 2, 0)
     assert report["symbols"]["EURUSD"]["empty_days"] == 1
 
@@ -550,15 +540,15 @@ def test_bars_from_elsewhere_are_not_overwritten(server: FeedServer, tmp_path: P
     import_files([raw], tmp_path / "out")
     before = (tmp_path / "out" / "EURUSD.parquet").read_bytes()
     with pytest.raises(DataError, match="not overwritten"):
-        download(["EURUSD"], day(0), day(1), tmp_path / "out", base_url=server.url, **FAST)
+        fetch(server, tmp_path / "out", 1)
     assert server.seen == []
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
         "EURUSD.parquet",
         "manifest.json",
     ]
-    download(["GBPUSD"], day(0), day(1), tmp_path / "out", base_url=server.url, **FAST)
+    fetch(server, tmp_path / "out", 1, "GBPUSD")
     with pytest.raises(DataError, match="not overwritten"):
-        download(["EURUSD"], day(0), day(1), tmp_path / "out", base_url=server.url, **FAST)
+        fetch(server, tmp_path / "out", 1)
     assert (tmp_path / "out" / "EURUSD.parquet").read_bytes() == before
     entries = json.loads((tmp_path / "out" / "manifest.json").read_bytes())["symbols"]
     shared = {"rows", "first", "last", "timeframe", "clock", "flat_dropped", "sources"}
@@ -570,7 +560,7 @@ def test_bars_from_elsewhere_are_not_overwritten(server: FeedServer, tmp_path: P
 def test_a_foreign_manifest_is_left_alone(server: FeedServer, tmp_path: Path, content: str) -> None:
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(DataError, match="manifest"):
-        download(["EURUSD"], day(0), day(1), tmp_path, base_url=server.url, **FAST)
+        fetch(server, tmp_path, 1)
     assert [file.name for file in tmp_path.iterdir()] == ["manifest.json"]
 
 
@@ -606,5 +596,5 @@ def test_senseless_requests_are_refused_before_anything_happens(
 def test_a_folder_that_cannot_be_written(server: FeedServer, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(DataError, match="cannot write"):
-        download(["EURUSD"], day(0), day(1), tmp_path / "out", base_url=server.url, **FAST)
+        fetch(server, tmp_path / "out", 1)
     assert server.seen == []
