@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from training.tiny_runs import SPLITS, TINY
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.store import Corpus
+from vaiom.distribution.returns import ReturnDistribution
 from vaiom.features.fields import CONT_FIELDS, EXTRA_FIELDS
+from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.torch_backend import TorchBackend
 from vaiom.market.folder import write_symbol
@@ -62,3 +65,13 @@ def untrained(corpus: Corpus, **changes: object) -> Forecaster:
         TorchBackend(model),
         ModelCard(config=config, tokenizer=corpus.tokenizer, provenance=nowhere, sha256=""),
     )
+
+
+def assert_same_forecast(
+    made: ReturnDistribution | None, wanted: ReturnDistribution, tolerance: float = TOLERANCE
+) -> None:
+    """The same forecast of the same return, but for rounding inside the model."""
+    assert made is not None
+    np.testing.assert_allclose(made.probs, wanted.probs, atol=tolerance)
+    for name in ("sigma", "as_of", "target_time", "horizon", "context", "missing_assets"):
+        assert getattr(made, name) == getattr(wanted, name), name
