@@ -15,12 +15,11 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from forecast_runs import TinyRun, tiny_run
+from forecast_runs import TinyRun, assert_same_forecast, tiny_run
 
 from strategies import random_bars
 from vaiom.errors import CheckpointError, ConfigError, DataError
 from vaiom.experiments.refit import fit_horizons
-from vaiom.features.inputs import inputs_of
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import PRICE_COLUMNS
 from vaiom.model.checkpoint import load_checkpoint
@@ -29,6 +28,9 @@ from vaiom.run import Run
 from vaiom.simulation.market import MarketConfig, simulate
 
 HORIZONS = (4, 8)
+ROUNDING = 1e-5
+"""Of products of single precision, from one backend to another."""
+Frames = dict[str, pl.DataFrame]
 
 
 @pytest.fixture(scope="module")
@@ -41,95 +43,86 @@ def further(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
 
 
 @pytest.fixture(scope="module")
-def frames(further: TinyRun) -> dict[str, pl.DataFrame]:
+def frames(further: TinyRun) -> Frames:
     return {
         file.stem: pl.read_parquet(file).tail(200)
         for file in sorted(further.bars.glob("*.parquet"))
     }
 
 
+@pytest.fixture(scope="module")
+def forecaster(further: TinyRun) -> Forecaster:
+    return Forecaster.load(further.run)
+
+
 def test_the_next_bar_stays_what_it_was(
-    further: TinyRun, frames: dict[str, pl.DataFrame], tmp_path: Path
+    further: TinyRun, forecaster: Forecaster, frames: Frames, tmp_path: Path
 ) -> None:
     shutil.copy(Run(further.run).best, tmp_path)
-    alone, with_heads = Forecaster.load(tmp_path), Forecaster.load(further.run)
-    assert alone.horizons == (1,)
-    assert with_heads.horizons == (1, *HORIZONS)
+    alone = Forecaster.load(tmp_path)
+    assert (alone.horizons, forecaster.horizons) == ((1,), (1, *HORIZONS))
+    with_heads = forecaster.predict(frames)
     for symbol, dist in alone.predict(frames).items():
-        np.testing.assert_array_equal(with_heads.predict(frames)[symbol].probs, dist.probs)
-        assert with_heads.predict(frames)[symbol].to_dict() == dist.to_dict()
+        assert with_heads[symbol].to_dict() == dist.to_dict()
 
 
 @pytest.mark.parametrize("horizon", HORIZONS)
 def test_batch_history_and_stream_agree(
-    further: TinyRun, frames: dict[str, pl.DataFrame], horizon: int
+    forecaster: Forecaster, frames: Frames, horizon: int
 ) -> None:
-    forecaster = Forecaster.load(further.run)
-    dist = forecaster.predict(frames["EURUSD"], "EURUSD", horizon=horizon)
-    history = forecaster.predict_all(frames["EURUSD"], "EURUSD", horizon=horizon)
+    bars = frames["EURUSD"]
+    dist = forecaster.predict(bars, "EURUSD", horizon=horizon)
+    history = forecaster.predict_all(bars, "EURUSD", horizon=horizon)
     online = forecaster.online()
-    online.extend("EURUSD", frames["EURUSD"].head(150))
-    for bar in frames["EURUSD"].tail(50).iter_rows(named=True):
+    online.extend("EURUSD", bars.head(150))
+    for bar in bars.tail(50).iter_rows(named=True):
         online.push("EURUSD", bar)
-    live = online.forecast("EURUSD", horizon=horizon)
-    for other in (history[-1], live):
-        np.testing.assert_allclose(other.probs, dist.probs, atol=1e-5)
-        assert (other.sigma, other.horizon, other.target_time) == (
-            dist.sigma,
-            horizon,
-            dist.target_time,
-        )
+    for other in (history[-1], online.forecast("EURUSD", horizon=horizon)):
+        assert_same_forecast(other, dist, ROUNDING)
+    assert dist.horizon == horizon
     assert dist.target_time - dist.as_of == horizon * forecaster.timeframe
-    np.testing.assert_allclose(
-        history.distributions.quantile(0.05)[-1], dist.quantile(0.05), rtol=1e-4
-    )
+    last = history.distributions.quantile(0.05)[-1]
+    assert last == pytest.approx(dist.quantile(0.05), rel=1e-4)
     assert f"{horizon} bars" in repr(dist)
     assert "the bar" not in str(dist)
 
 
-def test_numpy_answers_as_pytorch_does(
-    further: TinyRun,
-    frames: dict[str, pl.DataFrame],
-    tiny: TinyRun,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("horizon", [1, *HORIZONS])
+def test_numpy_gives_the_probabilities_of_pytorch(
+    further: TinyRun, forecaster: Forecaster, frames: Frames, horizon: int
 ) -> None:
-    """Where no device is named, or PyTorch is not there; and who needs it says so."""
-    torch_, numpy = Forecaster.load(further.run), Forecaster.load(further.run, device=None)
-    assert (torch_.backend.name, numpy.backend.name) == ("torch", "numpy")
-    assert (
-        Forecaster.load(tiny.run, device=None).backend.name == "torch"
-    )  # a model that does not stream
-    for horizon in (1, *HORIZONS):
-        ours, theirs = (each.predict(frames, horizon=horizon) for each in (numpy, torch_))
-        for symbol, dist in theirs.items():
-            np.testing.assert_allclose(ours[symbol].probs, dist.probs, atol=1e-5)
-        histories = [
-            each.predict_all(frames["XAUUSD"], "XAUUSD", horizon=horizon)
-            for each in (numpy, torch_)
-        ]
-        np.testing.assert_allclose(histories[0].probs, histories[1].probs, atol=1e-5)
-    [window] = torch_.windows(frames["EURUSD"], "EURUSD")
-    meta = torch_.meta("EURUSD")
-    events = inputs_of(torch_.config, window.columns, meta)
-    wanted = torch_.backend.probs_of_prefixes(events, meta, 1)
-    for engine in (torch_.backend, numpy.backend):
-        for each in (
-            engine.probs_of_prefixes(events, meta),
-            engine.probs_after_each(events, meta, len(events)),
+    numpy = Forecaster.load(further.run, device=None)
+    assert (forecaster.backend.name, numpy.backend.name) == ("torch", "numpy")
+    theirs = numpy.predict(frames, horizon=horizon)
+    for symbol, dist in forecaster.predict(frames, horizon=horizon).items():
+        assert_same_forecast(theirs[symbol], dist, ROUNDING)
+    meta = forecaster.meta("XAUUSD")
+    [window] = forecaster.windows(frames["XAUUSD"], "XAUUSD")
+    inputs = forecaster.inputs("XAUUSD", window.columns)
+    wanted = forecaster.backend.probs_of_prefixes(inputs, meta, horizon)
+    for backend in (forecaster.backend, numpy.backend):
+        for made in (
+            backend.probs_of_prefixes(inputs, meta, horizon),
+            backend.probs_after_each(inputs, meta, len(inputs), horizon),
         ):
-            np.testing.assert_allclose(each, wanted, atol=1e-5)
-        np.testing.assert_allclose(engine.probs(events[None], meta[None]), wanted[-1:], atol=1e-5)
+            np.testing.assert_allclose(made, wanted, atol=ROUNDING)
+        last = backend.probs(inputs[None], meta[None], horizon)
+        np.testing.assert_allclose(last, wanted[-1:], atol=ROUNDING)
+
+
+def test_without_pytorch_numpy_is_used_where_it_can_be(
+    further: TinyRun, tiny: TinyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Forecaster.load(tiny.run, device=None).backend.name == "torch"
     for place in ("vaiom.forecast.opening", "vaiom.errors"):
         monkeypatch.setattr(
             f"{place}.find_spec", lambda name: None if name == "torch" else find_spec(name)
         )
-    assert [Forecaster.load(further.run, device).backend.name for device in ("cpu", "auto")] == [
-        "numpy",
-        "numpy",
-    ]
-    for run, device in ((further.run, "cuda"), (tiny.run, None)):
+    for device in ("cpu", "auto"):
+        assert Forecaster.load(further.run, device).backend.name == "numpy"
+    for run, wrong in ((further.run, "cuda"), (tiny.run, None)):
         with pytest.raises(ConfigError, match="torch"):
-            Forecaster.load(run, device)
+            Forecaster.load(run, wrong)
 
 
 def test_heads_belong_to_the_selected_model_alone(further: TinyRun, tmp_path: Path) -> None:
@@ -163,14 +156,12 @@ def test_forecasts_are_the_buckets_that_were_learned(further: TinyRun) -> None:
         assert horizons.fitted.validation_bits[str(fit.bars)] < 4
 
 
-def test_ranges_grow(further: TinyRun, frames: dict[str, pl.DataFrame]) -> None:
+def test_ranges_grow(forecaster: Forecaster, frames: Frames) -> None:
     """Of the heads; six steps of training leave the next bar's distribution anywhere."""
-    forecaster = Forecaster.load(further.run)
     spans = []
     for horizon in HORIZONS:
-        low, high = forecaster.predict_all(
-            frames["XAUUSD"], "XAUUSD", horizon=horizon
-        ).distributions.interval(0.9)
+        history = forecaster.predict_all(frames["XAUUSD"], "XAUUSD", horizon=horizon)
+        low, high = history.distributions.interval(0.9)
         spans.append(high - low)
     assert (np.diff(spans, axis=0) > 0).all()
 
@@ -181,38 +172,30 @@ def test_a_masked_bar_at_the_end_leaves_a_sane_forecast(damage: str, number: int
     """The packaged model after bars that no Train target follows: wider or narrower, never
     absurd.
     """
-    config = MarketConfig(assets=1, bars=1_300)
-    [market] = simulate(config).values()
-    names = list(PRICE_COLUMNS)
-    last = market.bars[-number - 1, "Close"] if damage == "no move" else None
-    prices = [
-        pl.when(pl.int_range(pl.len()) < pl.len() - number).then(name).otherwise(last).alias(name)
-        for name in names
-    ]
-    forecaster, bars = Forecaster.pretrained(), market.bars.with_columns(prices)
+    [market] = simulate(MarketConfig(assets=1, bars=1_300)).values()
+    good = market.bars[:-number]
+    price = good["Close"][-1] if damage == "no move" else None
+    bad = market.bars[-number:].with_columns(
+        pl.lit(price, pl.Float64).alias(name) for name in PRICE_COLUMNS
+    )
+    forecaster = Forecaster.pretrained()
     for horizon in forecaster.horizons:
-        before, after = (
-            forecaster.predict(each, "EURUSD", horizon=horizon) for each in (bars[:-number], bars)
-        )
-        (low, high), (lowest, highest) = before.interval(0.9), after.interval(0.9)
+        before = forecaster.predict(good, "EURUSD", horizon=horizon)
+        after = forecaster.predict(pl.concat([good, bad]), "EURUSD", horizon=horizon)
+        low, high = before.interval(0.9)
+        lowest, highest = after.interval(0.9)
         assert lowest < 0 < highest
         assert (high - low) / 3 < highest - lowest < 3 * (high - low)
 
 
-def test_a_horizon_nobody_trained(
-    further: TinyRun, frames: dict[str, pl.DataFrame], tiny: TinyRun
-) -> None:
-    forecaster = Forecaster.load(further.run)
-    with pytest.raises(ConfigError, match="no such horizon") as caught:
-        forecaster.predict(frames, horizon=24)
-    assert caught.value.expected == "1, 4, 8 bars"
-    for horizon in (np.int64(4), 4.0):  # of an array
+def test_a_horizon_nobody_trained(forecaster: Forecaster, frames: Frames) -> None:
+    for wrong in (24, 0, -4, 2.5, "4"):
+        for ask in (forecaster.predict, forecaster.predict_all):
+            with pytest.raises(ConfigError, match="no such horizon") as caught:
+                ask(frames, horizon=wrong)
+            assert caught.value.expected == "1, 4, 8 bars"
+    for horizon in (np.int64(4), 4.0):  # as an array gives it
         assert repr(forecaster.predict(frames, "EURUSD", horizon=horizon).horizon) == "4"
-    for wrong in (0, -4, 2.5, "4"):
-        with pytest.raises(ConfigError, match="no such horizon"):
-            forecaster.predict(frames, horizon=wrong)
-    with pytest.raises(ConfigError, match="no such horizon"):
-        Forecaster.load(tiny.run).predict_all(frames, horizon=4)
 
 
 def test_heads_of_another_model(further: TinyRun, tiny: TinyRun, tmp_path: Path) -> None:
@@ -266,24 +249,22 @@ def test_the_commands(
         fit_horizons(copy, further.corpus, (900,), device="cpu")
 
 
-def test_paths_are_distributed_as_forecast(
-    further: TinyRun, frames: dict[str, pl.DataFrame]
-) -> None:
-    forecaster = Forecaster.load(further.run)
-    paths = forecaster.paths(frames, n=20_000, seed=3)["EURUSD"]
-    assert (paths.horizons, paths.returns.shape) == ((1, *HORIZONS), (20_000, HORIZONS[-1]))
+def test_paths_are_distributed_as_forecast(forecaster: Forecaster, frames: Frames) -> None:
+    draws = 20_000
+    paths = forecaster.paths(frames, n=draws, seed=3)["EURUSD"]
+    assert (paths.horizons, paths.returns.shape) == ((1, *HORIZONS), (draws, HORIZONS[-1]))
     for horizon in paths.horizons:
         dist = forecaster.predict(frames, horizon=horizon)["EURUSD"]
-        pit = np.sort(np.asarray(dist.cdf(paths.at(horizon))))
-        assert np.abs(pit - np.arange(1, 20_001) / 20_000).max() < 1.63 / math.sqrt(
-            20_000
-        )  # Kolmogorov, 1%
+        pit = np.sort(dist.cdf(paths.at(horizon)))
+        distance = np.abs(pit - np.arange(1, draws + 1) / draws).max()
+        assert distance < 1.63 / math.sqrt(draws)  # Kolmogorov, 1%
     # A path goes on from where it was.
-    scores = [paths.at(bars).argsort().argsort() for bars in (4, 8)]
-    assert np.corrcoef(*scores)[0, 1] == pytest.approx(math.sqrt(4 / 8), abs=0.05)
-    again = forecaster.paths(frames["EURUSD"], "EURUSD", n=20_000, seed=3)
+    ranks = [paths.at(bars).argsort().argsort() for bars in (4, 8)]
+    assert np.corrcoef(*ranks)[0, 1] == pytest.approx(math.sqrt(4 / 8), abs=0.05)
+    again = forecaster.paths(frames["EURUSD"], "EURUSD", n=draws, seed=3)
     np.testing.assert_allclose(again.returns, paths.returns, atol=1e-6)
-    assert paths.quantile([0.05, 0.95]).shape == (2, HORIZONS[-1])
+    wanted = np.quantile(paths.returns, [0.05, 0.95], axis=0)
+    np.testing.assert_array_equal(paths.quantile([0.05, 0.95]), wanted)
     for wrong in (0, 9):
         with pytest.raises(ConfigError, match="paths are shorter"):
             paths.at(wrong)
