@@ -1,11 +1,15 @@
-"""Forecasts from any source, judged on the events of a corpus as a model is; `docs/scoring.md` has
+"""Forecasts of any origin, judged on the events of a corpus as a model is; `docs/scoring.md` has
 the rules.
+
+Enters: a table of probabilities, quantiles or samples, or an object that computes one. Leaves: a
+`ForecastScore` with the same figures as an evaluation. Not in the paper.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,22 +47,23 @@ from vaiom.market.timeframes import step_seconds
 from vaiom.model.checkpoint import load_model
 from vaiom.run import Run, find_run
 
-# What columns are called, and the fewest of them; the first form that a table has is taken.
+PROBABILITIES, QUANTILES, SAMPLES = FORMS
 _LEVEL = r"q?(0?\.\d*[1-9]\d*|\d(?:\.\d+)?e-0*[1-9]\d*)"  # also as Python writes small ones, 1e-05
-_COLUMNS = (
-    (r"p(?:rob_)?([1-9]|1[0-6])", NUM_RETURN_BUCKETS),
-    (_LEVEL, 3),
-    (r"s(?:ample|(\d+))", 1),
-)
-COLUMNS_BY_FORM = dict(zip(FORMS, _COLUMNS, strict=True))
+_COLUMN_NAMES = {
+    PROBABILITIES: r"p(?:rob_)?([1-9]|1[0-6])",
+    QUANTILES: _LEVEL,
+    SAMPLES: r"s(?:ample|(\d+))",
+}
+_LEAST_COLUMNS = {PROBABILITIES: NUM_RETURN_BUCKETS, QUANTILES: 3, SAMPLES: 1}
+"""The first form of which a table has so many columns is taken."""
 SUM_TOLERANCE = 1e-4
-PRIOR_SAMPLES = (
-    NUM_RETURN_BUCKETS / 2
-)  # of Train's shares: Jeffreys' weight, half a sample in each bucket
-MOVES, FEW_MISSED = (
-    (1, -1, 2, -2, 3, -3),
-    3,
-)  # bars that stamps or clocks may be off; fewer stamps cannot tell
+"""How far the sum of probabilities may be from one."""
+PRIOR_SAMPLES = NUM_RETURN_BUCKETS / 2
+"""Weight of Train's shares beside samples: half a sample in each bucket (Jeffreys)."""
+SHIFTS = (1, -1, 2, -2, 3, -3)
+"""Bars by which clocks are often off."""
+LEAST_MISSED = 3
+"""Fewer stamps on no event cannot tell of a shift."""
 
 
 class ForecastSource(Protocol):
@@ -68,6 +73,41 @@ class ForecastSource(Protocol):
         """A table with the columns of a file: the return after each of these rows, from the rows up
         to it.
         """
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ForecastTable:
+    """Forecasts as they were given, one a line."""
+
+    rows: Rows
+    """Row of the corpus before each line's target; below 0 where there is none."""
+    form: str
+    columns: tuple[str, ...]
+    """Numbers of the buckets, levels of the quantiles, or numbers of the samples."""
+    values: Floats
+    """(lines, columns)."""
+
+    def probabilities(self, corpus: Corpus, rows: Rows, context: int) -> Floats:
+        """(n, 16) bucket probabilities after these rows, each of which has a line."""
+        used = np.isin(self.rows, rows)
+        at = np.searchsorted(rows, self.rows[used])
+        values = self.values[used]
+        edges = corpus.edges["return"]
+        sigma = corpus.target_scale[rows]
+        if self.form == SAMPLES:
+            line, column = np.nonzero(values)
+            buckets = bucket_of(edges, values[line, column] / sigma[at[line]])
+            counts = np.zeros((len(rows), NUM_RETURN_BUCKETS))
+            np.add.at(counts, (at[line], buckets - 1), 1.0)
+            shares = smooth(count_targets(corpus, corpus.endpoints(TRAIN, context)))
+            counts += PRIOR_SAMPLES * shares
+            return np.asarray(counts / counts.sum(axis=1, keepdims=True))
+        ordered: Floats = values[np.argsort(at)]
+        if self.form == PROBABILITIES:
+            return ordered
+        levels = [float(level) for level in self.columns]
+        bounds = edges[1:-1] * sigma[:, None]
+        return quantile_buckets(levels, ordered, bounds, corpus.return_shape)
 
 
 def score(
@@ -82,132 +122,126 @@ def score(
     unseal: str | None = None,
     save: bool = False,
 ) -> ForecastScore:
-    """Score a file, a table or a `ForecastSource` with baselines and a run on the events that all
-    of them have.
+    """Score a file, a table or a `ForecastSource`, with baselines, on the events that all have.
 
-    The context is that of the run, whose report shows forecasts saved in it.
+    `against` is a run that was evaluated on the split: its context is taken, and its losses are
+    compared. With `save` the result is kept in that run, whose report then shows it.
     """
     corpus = open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
-    run, run_sha256 = find_run(Path(against)) if against is not None else None, None
-    if run is not None:
-        model = load_model(run)
-        context, run_sha256 = model.config.history, model.sha256
+    run = find_run(Path(against)) if against is not None else None
+    model = load_model(run) if run else None
+    if model:
+        context = model.config.history
     if save:
-        if run is None:
-            raise ConfigError(
-                "forecasts are saved in a run", expected="--against RUN, which was evaluated"
-            )
-        if not re.fullmatch(r"\w[\w.-]*", name):
-            raise ConfigError(
-                "a name that no folder should have",
-                expected="letters, digits, _, - and dots",
-                got=name,
-            )
-        require_own(run, fix="vaiom evaluate MODEL --out RUN, and score against that")
+        _require_savable(run, name)
     events = rows_of(corpus, split, context, unseal)
-    table = forecasts.forecast(corpus, events) if hasattr(forecasts, "forecast") else forecasts
-    rows, form, values = _read_forecasts(_read_table(table), corpus, events)
-    common, losses = np.intersect1d(events, rows), {}
-    stored = load_losses(Path(baselines), corpus, split, context) if baselines else {}
-    if run is not None:
-        theirs, run_bits = read_events(run, split), np.full(len(corpus), np.nan)
-        place = find_rows(corpus, corpus.target_timestamps, theirs.symbols, theirs.target_times)
-        if (place < 0).any() or (corpus.target_return[place] != theirs.buckets).any():
-            fix = f"vaiom evaluate {run} --corpus {corpus.path} --split {split}"
-            raise DataError(
-                "the run was scored on other events than the corpus has", where=run, fix=fix
-            )
-        run_bits[place] = theirs.bits[MODEL]
+    given = forecasts.forecast(corpus, events) if hasattr(forecasts, "forecast") else forecasts
+    table = _read_forecasts(_read_table(given), corpus, events)
+    common = np.intersect1d(events, table.rows)
+    losses = {}
+    if run:
+        run_bits = _bits_of_run(run, corpus, split)
         common = common[np.isfinite(run_bits[common])]
-        losses = {RUN_PREFIX + run.name: run_bits[common]}
+        losses[RUN_PREFIX + run.name] = run_bits[common]
     if not len(common):
-        expected = (
-            f"some of {len(events):,} events, the first after the bar of "
-            f"{corpus.timestamps[events[0]]}"
+        num_known = (table.rows >= 0).sum()
+        raise DataError(
+            "no forecast belongs to an event of the split",
+            expected=(
+                f"some of {len(events):,} events, the first after the bar of "
+                f"{corpus.timestamps[events[0]]}"
+            ),
+            got=f"{len(table.rows):,} lines, {num_known:,} of them after a bar of the corpus",
         )
-        got = f"{len(rows):,} lines, {(rows >= 0).sum():,} of them after a bar of the corpus"
-        raise DataError("no forecast belongs to an event of the split", expected=expected, got=got)
-    losses |= losses_of(
-        [baseline(each) for each in PLAIN if each not in stored], corpus, common, context
-    )
+    stored = load_losses(Path(baselines), corpus, split, context) if baselines else {}
+    fitted_now = [baseline(each) for each in PLAIN if each not in stored]
+    losses |= losses_of(fitted_now, corpus, common, context)
     losses |= {each: bits[np.isin(events, common)] for each, bits in stored.items()}
-    probs, missing = (
-        _probabilities(rows, form, values, corpus, common, context),
-        len(events) - len(common),
-    )
-    folder = ensure_folder(Run(run).forecasts / name) if save and run is not None else None
-    # Whatever can be refused has been: from here on it is a look.
+    probs = table.probabilities(corpus, common, context)
+    folder = ensure_folder(Run(run).forecasts / name) if save and run else None
+    # Whatever can be refused has been refused: from here on the split is accessed.
     digest = sha256_of(probs.tobytes())
     looks = record_access(corpus, split, run=name, checkpoint_sha256=digest, num_events=len(common))
     scored = score_events(corpus, common, losses, probs)
+    num_missing = len(events) - len(common)
+    num_unused = int((~np.isin(table.rows, events)).sum())
     figures = judge(corpus, split, common, scored)
-    unused = int((~np.isin(rows, events)).sum())
-    figures["caveats"].insert(0, caveat_of_missing(missing, len(events), unused, form))
-    figures |= {
-        "split": split,
-        "run": name,
-        "experiment": name,
-        "checkpoint_sha256": digest,
-        "looks": looks,
-    }
-    figures |= {
-        "corpus": str(corpus.path),
-        "corpus_sha256": corpus.sha256,
-        "form": form,
-        "num_missing": missing,
-    }
-    figures |= {
-        "baselines": str(baselines) if baselines else None,
-        "run_sha256": run_sha256,
-        "num_unused": unused,
-    }
-    result = ForecastScore(**figures, seed=0, step=0, all_tests=None, seeds=None)
-    if folder is not None:
+    caveat = caveat_of_missing(num_missing, len(events), num_unused, table.form)
+    result = ForecastScore(
+        **{**figures, "caveats": [caveat, *figures["caveats"]]},
+        split=split,
+        run=name,
+        experiment=name,
+        seed=0,
+        step=0,
+        checkpoint_sha256=digest,
+        looks=looks,
+        corpus=str(corpus.path),
+        corpus_sha256=corpus.sha256,
+        form=table.form,
+        num_missing=num_missing,
+        num_unused=num_unused,
+        baselines=str(baselines) if baselines else None,
+        run_sha256=model.sha256 if model else None,
+        all_tests=None,
+        seeds=None,
+    )
+    if folder:
         write_events(folder, split, scored)
         write_json(Run(folder).evaluation(split), to_json(result))
     return result
 
 
+def _require_savable(run: Path | None, name: str) -> None:
+    """Refuse to save without a run of one's own, or under a name that no folder should have."""
+    if run is None:
+        expected = "--against RUN, which was evaluated"
+        raise ConfigError("forecasts are saved in a run", expected=expected)
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        expected = "letters, digits, _, - and dots"
+        raise ConfigError("a name that no folder should have", expected=expected, got=name)
+    require_own(run, fix="vaiom evaluate MODEL --out RUN, and score against that")
+
+
+def _bits_of_run(run: Path, corpus: Corpus, split: str) -> Floats:
+    """(N,) losses of an evaluated run by row of the corpus, NaN where it was not scored."""
+    theirs = read_events(run, split)
+    rows = find_rows(corpus, corpus.target_timestamps, theirs.symbols, theirs.target_times)
+    if (rows < 0).any() or (corpus.target_return[rows] != theirs.buckets).any():
+        raise DataError(
+            "the run was scored on other events than the corpus has",
+            where=run,
+            fix=f"vaiom evaluate {run} --corpus {corpus.path} --split {split}",
+        )
+    bits = np.full(len(corpus), np.nan)
+    bits[rows] = theirs.bits[MODEL]
+    return bits
+
+
 def quantile_buckets(
     levels: Sequence[float], quantiles: Floats, bounds: Floats, shape: ReturnShape
 ) -> Floats:
-    """Probabilities (n, K) between bounds (n, K - 1) of distributions with these quantiles (n, L),
-    in log returns.
+    """Probabilities (n, K) between bounds (n, K - 1) of distributions with these quantiles (n, L).
+
+    Bounds and quantiles are in log returns. Between quantiles the distribution function is linear;
+    beyond the outermost it has the shape of Train's tail, with the scale that lets the density go
+    on as it was.
     """
     below = np.stack([np.interp(*pair, levels) for pair in zip(bounds, quantiles, strict=True)])
-    low, high = (levels[0], -1, shape.lower, 0, 1), (1 - levels[-1], 1, shape.upper, -1, -2)
-    for mass, sign, tail, outer, inner in (low, high):
-        excess = sign * (bounds - quantiles[:, [outer]])
-        slope = (levels[outer] - levels[inner]) / (quantiles[:, [outer]] - quantiles[:, [inner]])
-        # Train's shape of the tail, with the scale that lets the density go on as it was.
-        beyond = mass * Tail(scale=1.0, shape=tail.shape).survival(
-            np.maximum(excess, 0) * slope / mass
-        )
-        below = np.where(excess > 0, beyond if sign < 0 else 1 - beyond, below)
+    inner_density = np.diff(levels) / np.diff(quantiles, axis=1)
+    lower = quantiles[:, :1] - bounds
+    upper = bounds - quantiles[:, -1:]
+    lower_mass = _mass_beyond(lower, levels[0], inner_density[:, :1], shape.lower)
+    upper_mass = _mass_beyond(upper, 1 - levels[-1], inner_density[:, -1:], shape.upper)
+    below = np.where(lower > 0, lower_mass, below)
+    below = np.where(upper > 0, 1 - upper_mass, below)
     return np.diff(below, axis=1, prepend=0.0, append=1.0)
 
 
-def _probabilities(
-    lines: Rows, form: str, table: pl.DataFrame, corpus: Corpus, rows: Rows, context: int
-) -> Floats:
-    """Probabilities (n, K) after these rows, from the lines of a table and the row that each line
-    belongs to.
-    """
-    used, edges, sigma = np.isin(lines, rows), corpus.edges["return"], corpus.target_scale[rows]
-    at, values = np.searchsorted(rows, lines[used]), table.to_numpy()[used]
-    if form == "samples":
-        line, column = np.nonzero(values)
-        counts = np.zeros((len(rows), NUM_RETURN_BUCKETS))
-        np.add.at(
-            counts, (at[line], bucket_of(edges, values[line, column] / sigma[at[line]]) - 1), 1.0
-        )
-        counts += PRIOR_SAMPLES * smooth(count_targets(corpus, corpus.endpoints(TRAIN, context)))
-        return np.asarray(counts / counts.sum(axis=1, keepdims=True))
-    values = values[np.argsort(at)]
-    if form == "quantiles":
-        levels = [float(each) for each in table.columns]
-        return quantile_buckets(levels, values, edges[1:-1] * sigma[:, None], corpus.return_shape)
-    return values
+def _mass_beyond(excess: Floats, mass: float, density: Floats, tail: Tail) -> Floats:
+    """Mass beyond an excess (n, K - 1) over an outermost quantile, of that beyond it."""
+    unit_tail = Tail(scale=1.0, shape=tail.shape)
+    return mass * unit_tail.survival(np.maximum(excess, 0) * density / mass)
 
 
 def _read_table(source: Any) -> pl.DataFrame:
@@ -217,151 +251,153 @@ def _read_table(source: Any) -> pl.DataFrame:
         if file.suffix == ".parquet":
             return read_parquet(file, file)
         if file.is_dir():
-            raise DataError(
-                "a folder is no table of forecasts", where=file, expected="a Parquet or CSV file"
-            )
+            expected = "a Parquet or CSV file"
+            raise DataError("a folder is no table of forecasts", where=file, expected=expected)
         with readable_parquet(file, "CSV"):
             return pl.read_csv(file, infer_schema_length=None)
-    if isinstance(
-        source, Mapping
-    ):  # Polars refuses arrays of seconds, such as the stamps of a corpus
-        columns = {name: np.asarray(column) for name, column in source.items()}
-        stamps = {
-            name: each.astype("datetime64[us]")
-            for name, each in columns.items()
-            if each.dtype.kind == "M"
-        }
-        source = {**source, **stamps}
-    return pl.DataFrame(source.collect() if isinstance(source, pl.LazyFrame) else source)
+    if isinstance(source, pl.LazyFrame):
+        return source.collect()
+    if isinstance(source, Mapping):
+        # Polars refuses arrays of seconds, such as the stamps of a corpus.
+        columns = {}
+        for name, column in source.items():
+            is_time = np.asarray(column).dtype.kind == "M"
+            columns[name] = np.asarray(column, "datetime64[us]") if is_time else column
+        return pl.DataFrame(columns)
+    return pl.DataFrame(source)
 
 
-def _read_forecasts(
-    frame: pl.DataFrame, corpus: Corpus, events: Rows
-) -> tuple[Rows, str, pl.DataFrame]:
-    """The corpus row before each line's target, the form of the forecasts, and their values with a
-    column per level.
-    """
-    matches = {
-        form: map(re.compile(own).fullmatch, frame.columns)
-        for form, (own, _) in COLUMNS_BY_FORM.items()
-    }
-    named = {
-        form: {match[1] or "": match[0] for match in own if match} for form, own in matches.items()
-    }
-    form = next(
-        (form for form, (_, fewest) in COLUMNS_BY_FORM.items() if len(named[form]) >= fewest), ""
-    )
-    known = {"time": corpus.timestamps, "target_time": corpus.target_timestamps}
-    times = [each for each in known if each in frame.columns]
+def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> ForecastTable:
+    """Check a table of forecasts and find the row that each of its lines belongs to."""
+    form, named = _find_form(frame)
+    times = [name for name in ("time", "target_time") if name in frame.columns]
     if "symbol" not in frame.columns or not times or not form:
-        expected = (
-            "symbol; time or target_time; p1 to p16, quantiles such as q0.05, sample, or "
-            "s1, s2 and so on"
+        raise DataError(
+            "not a table of forecasts",
+            expected=(
+                "symbol; time or target_time; p1 to p16, quantiles such as q0.05, sample, or s1, "
+                "s2 and so on"
+            ),
+            got=", ".join(frame.columns),
         )
-        raise DataError("not a table of forecasts", expected=expected, got=", ".join(frame.columns))
-    bars = (
-        frame.get_column("horizon", default=pl.Series([1]))
-        .cast(pl.Float64, strict=False)
-        .to_numpy()
-    )
+    horizon = frame.get_column("horizon", default=pl.Series([1]))
+    bars = horizon.cast(pl.Float64, strict=False).to_numpy()
     _refuse("a forecast is of several bars", bars > 1, bars[:, None], "horizon 1, the next bar")
-    ordered = sorted(named[form], key=lambda each: float(each or 0))
-    table = frame.select(
-        pl.col(named[form][each]).cast(pl.Float64, strict=False).alias(each) for each in ordered
-    )
-    values = table.to_numpy()
-    _refuse(
-        "a forecast is not a finite number",
-        ~np.isfinite(values).all(axis=1),
-        values,
-        "numbers, none missing",
-    )
-    if form == "probabilities":
+    columns = sorted(named, key=lambda key: float(key or 0))
+    values = frame.select(
+        pl.col(named[key]).cast(pl.Float64, strict=False).alias(key) for key in columns
+    ).to_numpy()
+    _require_values(form, values)
+    symbols = frame["symbol"].cast(pl.String).fill_null("").to_numpy().astype(np.str_)
+    assets = list(corpus.asset_slices)
+    known = np.isin(symbols, assets)
+    problem = "the corpus does not have this symbol"
+    _refuse(problem, ~known, symbols[:, None], ", ".join(assets[:20]))
+    rows = _find_lines(frame, times, symbols, corpus, events, repeatable="" in columns)
+    return ForecastTable(rows=rows, form=form, columns=tuple(columns), values=values)
+
+
+def _find_form(frame: pl.DataFrame) -> tuple[str, dict[str, str]]:
+    """The form of a table's forecasts, and its column of each bucket, level or sample."""
+    for form, pattern in _COLUMN_NAMES.items():
+        matches = [re.fullmatch(pattern, column) for column in frame.columns]
+        named = {match[1] or "": match[0] for match in matches if match}
+        if len(named) >= _LEAST_COLUMNS[form]:
+            return form, named
+    return "", {}
+
+
+def _require_values(form: str, values: Floats) -> None:
+    """Refuse forecasts that are no numbers, no probabilities, or no quantiles."""
+    finite = np.isfinite(values).all(axis=1)
+    _refuse("a forecast is not a finite number", ~finite, values, "numbers, none missing")
+    if form == PROBABILITIES:
         wrong = (np.abs(values.sum(axis=1) - 1) > SUM_TOLERANCE) | (values < 0).any(axis=1)
         expected = f"{NUM_RETURN_BUCKETS} of them from 0 on, with a sum within {SUM_TOLERANCE} of 1"
         _refuse("probabilities do not sum to one, or are negative", wrong, values, expected)
-    if form == "quantiles":
-        crossed = (values[:, 1:] <= values[:, :-1]).any(axis=1)
-        _refuse(
-            "quantiles cross or coincide", crossed, values, "values that rise with their levels"
-        )
-    symbols = frame["symbol"].cast(pl.String).fill_null("").to_numpy().astype(np.str_)
-    assets = [*corpus.asset_slices]
-    _refuse(
-        "the corpus does not have this symbol",
-        ~np.isin(symbols, assets),
-        symbols[:, None],
-        ", ".join(assets[:20]),
-    )
-    parsed = [
-        parse_stamps(frame[each], lambda line: f"forecast {line + 1}", utc=True) for each in times
-    ]
-    stamps: list[Times] = [each.to_numpy() for each in parsed]
-    rows = [
-        find_rows(corpus, known[each], symbols, own)
-        for each, own in zip(times, stamps, strict=True)
-    ]
-    keys = np.stack([symbols, *(each.astype(np.str_) for each in stamps)], axis=1)
+    if form == QUANTILES:
+        crossed = (np.diff(values, axis=1) <= 0).any(axis=1)
+        expected = "values that rise with their levels"
+        _refuse("quantiles cross or coincide", crossed, values, expected)
+
+
+def _find_lines(
+    frame: pl.DataFrame,
+    times: Sequence[str],
+    symbols: Labels,
+    corpus: Corpus,
+    events: Rows,
+    *,
+    repeatable: bool,
+) -> Rows:
+    """The row before each line's target, by its stamp in the first of `times`.
+
+    Lines of `repeatable` samples may name an event more than once.
+    """
+    known = {"time": corpus.timestamps, "target_time": corpus.target_timestamps}
+    stamps = {}
+    rows = {}
+    for name in times:
+        parsed = parse_stamps(frame[name], lambda line: f"forecast {line + 1}", utc=True)
+        stamps[name] = parsed.to_numpy()
+        rows[name] = find_rows(corpus, known[name], symbols, stamps[name])
+    keys = np.stack([symbols, *(each.astype(np.str_) for each in stamps.values())], axis=1)
     if len(times) == 2:
-        _refuse(
-            "a forecast was made after its target began",
-            stamps[0] >= stamps[1],
-            keys,
-            "time before target_time",
-        )
-        other, expected = (
-            (rows[1] >= 0) & (rows[1] != rows[0]),
-            "in target_time the bar after that of time",
-        )
+        late = stamps["time"] >= stamps["target_time"]
+        problem = "a forecast was made after its target began"
+        _refuse(problem, late, keys, "time before target_time")
+        other = (rows["target_time"] >= 0) & (rows["target_time"] != rows["time"])
+        expected = "in target_time the bar after that of time"
         _refuse("a forecast is of another bar than the next", other, keys, expected)
-    if "" not in ordered:  # samples have as many lines as they like
-        twice, expected = (
-            pl.DataFrame(keys[:, :2]).is_duplicated().to_numpy(),
-            "a line for each symbol and time",
-        )
+    if not repeatable:
+        twice = pl.DataFrame(keys[:, :2]).is_duplicated().to_numpy()
+        expected = "a line for each symbol and time"
         _refuse("an event is forecast more than once", twice, keys, expected)
-    _require_in_place(corpus, events, known[times[0]], symbols, stamps[0], rows[0])
-    return rows[0], form, table
+    first = times[0]
+    _require_in_place(corpus, events, known[first], symbols, stamps[first], rows[first])
+    return rows[first]
 
 
-def _refuse(problem: str, lines: Any, shown: npt.NDArray[Any], expected: str) -> None:
-    """Refuse the table if any of its lines is marked, and show the first."""
-    if lines.any():
-        first = int(lines.argmax())
-        got = (
-            f"{lines.sum():,} of {len(lines):,} lines, the first: "
-            f"{', '.join(map(str, shown[first].tolist()))}"
+def _refuse(problem: str, wrong: Any, shown: npt.NDArray[Any], expected: str) -> None:
+    """Refuse the table if any of its lines (n,) is wrong, and show the first of them."""
+    if wrong.any():
+        first = int(wrong.argmax())
+        example = ", ".join(map(str, shown[first].tolist()))
+        raise DataError(
+            problem,
+            where=f"forecast {first + 1}",
+            expected=expected,
+            got=f"{wrong.sum():,} of {len(wrong):,} lines, the first: {example}",
         )
-        raise DataError(problem, where=f"forecast {first + 1}", expected=expected, got=got)
 
 
 def _require_in_place(
     corpus: Corpus, events: Rows, known: Times, symbols: Labels, stamps: Times, rows: Rows
 ) -> None:
-    """Refuse stamps that fit the events, or the bars, only after a common shift."""
+    """Refuse stamps that fit the events, or the bars, only after a common shift.
+
+    `known` (N,) are the stamps of the corpus's rows, `rows` the rows that the lines' own fit.
+    """
     step = np.timedelta64(step_seconds(corpus.tokenizer.timeframe), "s")
-    moved = [(late, find_rows(corpus, known, symbols, stamps - late * step)) for late in MOVES]
+    by_clock = [(bars, find_rows(corpus, known, symbols, stamps - bars * step)) for bars in SHIFTS]
+    shifts = [*by_clock, (1, rows - 1), (-1, rows + 1)]
     for usable in (events, np.flatnonzero(~np.isnat(known))):
-        inside = np.zeros(
-            len(symbols), bool
-        )  # before and after those of its asset a table may just be longer
+        # Before the first and after the last of its asset a table may just be longer.
+        inside = np.zeros(len(symbols), bool)
         for symbol, asset in corpus.asset_slices.items():
-            if len(own := known[usable[(usable >= asset.start) & (usable < asset.stop)]]):
+            own = known[usable[(usable >= asset.start) & (usable < asset.stop)]]
+            if len(own):
                 inside |= (symbols == symbol) & (stamps >= own[0]) & (stamps <= own[-1])
         missed = int((inside & ~np.isin(rows, usable)).sum())
-        for late, shifted in [*moved, (1, rows - 1), (-1, rows + 1)]:
+        for bars, shifted in shifts:
             left = int((inside & ~np.isin(shifted, usable)).sum())
-            if missed >= FEW_MISSED and 10 * left <= missed:
-                problem = (
-                    f"the stamps are shifted: they fit {abs(late)} bar(s) "
-                    f"{'earlier' if late > 0 else 'later'}"
-                )
-                expected = (
-                    "in time the start of the last known bar, in target_time that of the "
-                    "bar after it"
-                )
+            if missed >= LEAST_MISSED and 10 * left <= missed:
+                direction = "earlier" if bars > 0 else "later"
                 raise DataError(
-                    problem,
-                    expected=expected,
+                    f"the stamps are shifted: they fit {abs(bars)} bar(s) {direction}",
+                    expected=(
+                        "in time the start of the last known bar, in target_time that of the bar "
+                        "after it"
+                    ),
                     got=f"{missed:,} stamps on no event, {left:,} if moved so",
                 )
