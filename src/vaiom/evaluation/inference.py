@@ -1,9 +1,8 @@
 """Paired inference: block bootstrap, Diebold-Mariano test, model confidence set, spread over seeds.
 
-`docs/evaluation.md` defines each figure. NumPy alone, but for the model confidence set, which uses
-`arch`.
-Paper: Methods, "Paired Test Uncertainty"; Appendix, "Asset-Month Block Bootstrap"; the two tests
-are additions.
+Enters: losses of predictors on the same events. Leaves: gains with intervals. `docs/evaluation.md`
+defines each figure. Paper: Methods, "Paired Test Uncertainty"; Appendix, "Asset-Month Block
+Bootstrap"; the two tests are additions.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +22,12 @@ from vaiom.evaluation.scores import MODEL, Labels, ScoredEvents, Times, tail_mas
 REPLICATES = 10_000
 SEED = 17
 LEVEL = 0.95
+"""Of every interval."""
 CONFIDENCE_SET_SIZE = 0.10
 CONFIDENCE_SET_REPLICATES = 1_000
 
 _DRAWS_AT_ONCE = 4_000_000
+"""Drawn blocks that are held in memory."""
 
 Interval = tuple[float, float]
 Blocks = npt.NDArray[np.integer]
@@ -34,14 +35,17 @@ Blocks = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, kw_only=True)
 class BlockBootstrap:
-    """Gain and win-rate over one kind of blocks; a single block leaves nothing to resample, and no
-    interval.
+    """Gain and win-rate over one kind of blocks, with percentile intervals.
+
+    A single block leaves nothing to resample, and no interval.
     """
 
     num_blocks: int
     block_wins: int
+    """Blocks with a positive gain."""
     win_rate: float
     interval: Interval | None
+    """Of the mean gain per event."""
     win_rate_interval: Interval | None
 
     @property
@@ -55,13 +59,13 @@ class TailMean:
     """The mean gain over the events that ended in a tail; None where none did."""
 
     num_events: int | None
-    """None in records of version 0.1, which counted both tails together alone."""
+    """None in records that counted both tails together alone."""
     gain_bits: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedGain:
-    """Baseline minus model in bits per event: positive favours the model."""
+    """Loss of a baseline less that of the model in bits per event: positive favours the model."""
 
     num_events: int
     gain_bits: float
@@ -72,7 +76,10 @@ class PairedGain:
 
 @dataclass(frozen=True, kw_only=True)
 class DieboldMariano:
-    """Positive statistics favour the model; None where the difference never varies."""
+    """The test of equal expected losses (Diebold and Mariano 1995).
+
+    Positive statistics favour the model; None where the difference never varies.
+    """
 
     mean_gain_bits: float
     statistic: float | None
@@ -92,7 +99,9 @@ class PairedComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceSet:
-    """The models that were not beaten at `size`, and the size at which each would leave the set."""
+    """The model confidence set (Hansen, Lunde and Nason 2011): the models that no other has beaten
+    at `size`, and the size at which each would leave the set.
+    """
 
     included: list[str]
     p_values: dict[str, float]
@@ -101,35 +110,44 @@ class ConfidenceSet:
 
     @classmethod
     def of(cls, bits: Mapping[str, Floats], target_times: Times) -> Self | None:
-        """None where `arch` is not installed or there are too few times or models."""
+        """The set of the models with these losses (n,), averaged over the assets of each time.
+
+        None where `arch` is not installed or there are too few times or models.
+        """
         try:
             from arch.bootstrap import MCS
         except ImportError:
             return None
         series = {name: mean_by_time(values, target_times) for name, values in bits.items()}
-        # Equal losses have no variance to test with: such models share one place in the test and
-        # its answer.
-        same = {
-            name: next(other for other in series if np.array_equal(series[other], series[name]))
-            for name in series
+        # Equal losses have no variance to test with: such models share the place of the first.
+        first_alike = {
+            name: next(other for other in series if np.array_equal(series[other], losses))
+            for name, losses in series.items()
         }
-        names = list(dict.fromkeys(same.values()))
+        names = list(dict.fromkeys(first_alike.values()))
         num_times = len(series[names[0]])
         block_size = max(1, round(num_times ** (1 / 3)))
         if len(names) < 2 or num_times < 2 * block_size:
             return None
         # Columns without names are numbered by `arch`.
         losses = np.stack([series[name] for name in names], axis=1)
-        how: dict[str, Any] = {"method": "max", "bootstrap": "stationary", "seed": SEED}
-        test = MCS(losses, CONFIDENCE_SET_SIZE, CONFIDENCE_SET_REPLICATES, block_size, **how)
+        test = MCS(
+            losses,
+            CONFIDENCE_SET_SIZE,
+            CONFIDENCE_SET_REPLICATES,
+            block_size,
+            method="max",
+            bootstrap="stationary",
+            seed=SEED,
+        )
         test.compute()
         included = {names[int(str(index))] for index in test.included}
         p_values = {
             names[int(index)]: float(value) for index, value in test.pvalues["Pvalue"].items()
         }
         return cls(
-            included=[name for name in same if same[name] in included],
-            p_values={name: p_values[same[name]] for name in same},
+            included=[name for name, first in first_alike.items() if first in included],
+            p_values={name: p_values[first] for name, first in first_alike.items()},
             size=CONFIDENCE_SET_SIZE,
             block_size=block_size,
         )
@@ -155,37 +173,32 @@ class SeedSummary:
 
 def compare(events: ScoredEvents) -> list[PairedComparison]:
     """Compare the model with every baseline on the events."""
-    model = events.bits[MODEL]
-    return [
-        PairedComparison(
-            baseline=name,
-            gain=paired_gain(events, name),
-            diebold_mariano=diebold_mariano(model, losses, events.target_times),
-        )
-        for name, losses in events.bits.items()
-        if name != MODEL
-    ]
+    comparisons = []
+    for name, losses in events.bits.items():
+        if name != MODEL:
+            test = diebold_mariano(events.bits[MODEL], losses, events.target_times)
+            gain = paired_gain(events, name)
+            comparisons.append(PairedComparison(baseline=name, gain=gain, diebold_mariano=test))
+    return comparisons
 
 
 def paired_gain(events: ScoredEvents, baseline: str) -> PairedGain:
     """The paper's figures for a model and one baseline, and month-clustered intervals."""
     if not len(events):
-        raise DataError("there is no event to compare on", expected="at least one scored event")
+        expected = "at least one scored event"
+        raise DataError("there is no event to compare on", expected=expected)
     gains = events.bits[baseline] - events.bits[MODEL]
+    months = events.target_times.astype("datetime64[M]").astype(np.int64)
+    tails = {}
+    for name, mask in tail_masks(events.buckets).items():
+        gain = float(gains[mask].mean()) if mask.any() else None
+        tails[name] = TailMean(num_events=int(mask.sum()), gain_bits=gain)
     return PairedGain(
         num_events=len(gains),
         gain_bits=float(gains.mean()),
         asset_months=bootstrap_blocks(gains, asset_months(events.symbols, events.target_times)),
-        months=bootstrap_blocks(
-            gains, events.target_times.astype("datetime64[M]").astype(np.int64)
-        ),
-        tails={
-            name: TailMean(
-                num_events=int(mask.sum()),
-                gain_bits=float(gains[mask].mean()) if mask.any() else None,
-            )
-            for name, mask in tail_masks(events.buckets).items()
-        },
+        months=bootstrap_blocks(gains, months),
+        tails=tails,
     )
 
 
@@ -206,28 +219,32 @@ def bootstrap_blocks(
     """
     sums, sizes = block_sums(gains, blocks)
     wins = sums > 0
-    intervals: list[Interval | None] = [None, None]
+    interval = None
+    win_rate_interval = None
     if len(sums) > 1:
-        ends = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
-        intervals = [
-            tuple(np.quantile(each, ends).tolist())
-            for each in resample(sums, sizes, replicates, seed)
-        ]
+        mean_gains, win_rates = resample(sums, sizes, replicates, seed)
+        interval = _percentile_interval(mean_gains)
+        win_rate_interval = _percentile_interval(win_rates)
     return BlockBootstrap(
         num_blocks=len(sums),
         block_wins=int(wins.sum()),
         win_rate=float(wins.mean()),
-        interval=intervals[0],
-        win_rate_interval=intervals[1],
+        interval=interval,
+        win_rate_interval=win_rate_interval,
     )
+
+
+def _percentile_interval(resampled: Floats) -> Interval:
+    low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
+    return low, high
 
 
 def block_sums(gains: Floats, blocks: Blocks) -> tuple[Floats, Floats]:
     """Total gain and number of events of each block, in the order of the block numbers."""
     _, block_of = np.unique(blocks, return_inverse=True)
-    return np.bincount(block_of, weights=gains).astype(np.float64), np.bincount(block_of).astype(
-        np.float64
-    )
+    sums = np.bincount(block_of, weights=gains)
+    sizes = np.bincount(block_of)
+    return sums.astype(np.float64), sizes.astype(np.float64)
 
 
 def resample(
@@ -239,7 +256,8 @@ def resample(
     count = len(sums)
     rng = np.random.default_rng(seed)
     wins = (sums > 0).astype(np.float64)
-    gains, win_rates = np.empty(replicates), np.empty(replicates)
+    gains = np.empty(replicates)
+    win_rates = np.empty(replicates)
     at_once = max(_DRAWS_AT_ONCE // count, 1)
     for start in range(0, replicates, at_once):
         part = slice(start, min(start + at_once, replicates))
@@ -250,7 +268,10 @@ def resample(
 
 
 def standard_error(gains: Floats, clusters: Blocks) -> float:
-    """Standard error of the mean of `gains` (n,), where events of one cluster may be dependent."""
+    """Standard error of the mean of `gains` (n,), where events of one cluster may be dependent.
+
+    With G clusters and their sums s of deviations, it is sqrt(G / (G - 1) sum(s^2)) / n.
+    """
     sums, _ = block_sums(gains - gains.mean(), clusters)
     if len(sums) < 2:
         raise ValueError("a standard error needs at least two clusters")
@@ -265,7 +286,7 @@ def mean_by_time(losses: Floats, target_times: Times) -> Floats:
 
 
 def newey_west_variance(values: Floats, num_lags: int) -> float:
-    """Long-run variance of values (T,) in time order, with Bartlett weights."""
+    """Long-run variance of values (T,) in time order: Bartlett weights (Newey and West 1987)."""
     centred = values - values.mean()
     total = float(centred @ centred)
     for lag in range(1, num_lags + 1):
@@ -276,10 +297,12 @@ def newey_west_variance(values: Floats, num_lags: int) -> float:
 def diebold_mariano(
     model_bits: Floats, baseline_bits: Floats, target_times: Times
 ) -> DieboldMariano:
-    """Test that model and baseline have the same expected loss, two-sided; Newey and West's rule of
-    thumb for lags.
+    """Test that model and baseline have the same expected loss, two-sided.
+
+    The statistic is of the mean loss of each target time, which averages over assets.
     """
     gains = mean_by_time(baseline_bits - model_bits, target_times)
+    # The rule of thumb of Newey and West (1994).
     lags = min(int(4 * (len(gains) / 100) ** (2 / 9)), len(gains) - 1)
     variance = newey_west_variance(gains, lags)
     statistic = float(gains.mean()) / math.sqrt(variance / len(gains)) if variance > 0 else None
@@ -299,18 +322,21 @@ def compare_seeds(events: ScoredEvents, runs: dict[str, Floats]) -> dict[str, Se
     blocks = asset_months(events.symbols, events.target_times)
     if len(np.unique(blocks)) < 2:
         return None
-    means = {name: float(losses.mean()) for name, losses in runs.items()}
-    each, average = list(means.values()), np.mean(list(runs.values()), axis=0)
-    return {
-        name: SeedSummary(
-            bits=means,
-            mean_bits=float(np.mean(each)),
-            seed_sd_bits=float(np.std(each, ddof=1)),
-            mean_gain_bits=float((losses - average).mean()),
-            sampling_error_bits=standard_error(losses - average, blocks),
-            seeds_that_win=sum(mean < float(losses.mean()) for mean in each),
-            average=bootstrap_blocks(losses - average, blocks),
+    mean_bits = {name: float(losses.mean()) for name, losses in runs.items()}
+    means = np.array(list(mean_bits.values()))
+    average = np.mean(list(runs.values()), axis=0)
+    summaries = {}
+    for name, losses in events.bits.items():
+        if name == MODEL:
+            continue
+        gains = losses - average
+        summaries[name] = SeedSummary(
+            bits=mean_bits,
+            mean_bits=float(means.mean()),
+            seed_sd_bits=float(means.std(ddof=1)),
+            mean_gain_bits=float(gains.mean()),
+            sampling_error_bits=standard_error(gains, blocks),
+            seeds_that_win=int((means < losses.mean()).sum()),
+            average=bootstrap_blocks(gains, blocks),
         )
-        for name, losses in events.bits.items()
-        if name != MODEL
-    }
+    return summaries

@@ -1,7 +1,8 @@
-"""Bits per event: minus the base-2 logarithm of the probability that its bucket was given; by
-groups, and as a file.
+"""Bits per event: the one definition of how a forecast is scored; by groups, and as a file.
 
-Paper: Methods, "Baselines" (clipping and renormalisation) and the evaluation protocol.
+Enters: probabilities of buckets and the buckets that came. Leaves: losses of events. The loss of a
+forecast p is -log2 p[bucket], with p raised to `MIN_PROBABILITY` and renormalised. Paper: Methods,
+"Baselines" (clipping and renormalisation) and the evaluation protocol.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ TAIL_BUCKETS = 4
 Buckets = npt.NDArray[np.integer]
 Labels = npt.NDArray[Any]
 Times = npt.NDArray[np.datetime64]
-_PROB_PREFIX = "prob_"
+SUM_TOLERANCE = 1e-3
+"""How far the sum of stored probabilities may be from one."""
+_PROB_COLUMNS = [f"prob_{bucket}" for bucket in range(1, NUM_RETURN_BUCKETS + 1)]
 _COLUMNS = ("symbol", "target_time", "bucket", BITS_PREFIX + MODEL)
 
 
@@ -62,11 +65,12 @@ def clip_probabilities(probs: Floats) -> Floats:
 
 
 def event_bits(probs: Floats, buckets: Buckets) -> Floats:
-    """The loss of every event in bits, shape (n,)."""
+    """(n,) the loss of each event in bits, of forecasts (n, K) and the buckets (n,) that came."""
     if not np.isfinite(probs).all():
         raise ValueError("probabilities must be finite")
     ids = class_ids(buckets, probs.shape[-1])[:, None]
-    return -np.log2(np.take_along_axis(clip_probabilities(probs), ids, axis=-1)[:, 0])
+    given = np.take_along_axis(clip_probabilities(probs), ids, axis=-1)
+    return -np.log2(given[:, 0])
 
 
 def losses_of(
@@ -75,12 +79,13 @@ def losses_of(
     """Losses of the events at these rows by predictor; a baseline that is not fitted yet is fitted
     on Train first.
     """
-    out = {}
+    losses = {}
     for each in predictors:
         if isinstance(each, Baseline) and not each.is_fitted:
             each.fit(corpus, corpus.endpoints(TRAIN, context))
-        out[each.name] = event_bits(each.predict_proba(corpus, rows), corpus.target_return[rows])
-    return out
+        probs = each.predict_proba(corpus, rows)
+        losses[each.name] = event_bits(probs, corpus.target_return[rows])
+    return losses
 
 
 def bits_by_group(bits: Mapping[str, Floats], groups: Labels) -> list[GroupBits]:
@@ -89,19 +94,17 @@ def bits_by_group(bits: Mapping[str, Floats], groups: Labels) -> list[GroupBits]
     """
     labels, group_of, counts = np.unique(groups, return_inverse=True, return_counts=True)
     means = {name: np.bincount(group_of, weights=losses) / counts for name, losses in bits.items()}
-    return [
-        GroupBits(
-            group=str(label),
-            num_events=int(count),
-            bits={name: float(means[name][at]) for name in means},
-        )
-        for at, (label, count) in enumerate(zip(labels, counts, strict=True))
-    ]
+    out = []
+    for at, label in enumerate(labels):
+        own = {name: float(by_group[at]) for name, by_group in means.items()}
+        out.append(GroupBits(group=str(label), num_events=int(counts[at]), bits=own))
+    return out
 
 
 def tail_masks(buckets: Buckets) -> dict[str, npt.NDArray[np.bool_]]:
     """Which events (n,) ended in the negative tail, in the positive one, in either."""
-    negative, positive = buckets <= TAIL_BUCKETS, buckets > NUM_RETURN_BUCKETS - TAIL_BUCKETS
+    negative = buckets <= TAIL_BUCKETS
+    positive = buckets > NUM_RETURN_BUCKETS - TAIL_BUCKETS
     return {"negative": negative, "positive": positive, "both": negative | positive}
 
 
@@ -133,7 +136,7 @@ class ScoredEvents:
     buckets: Buckets
     bits: dict[str, Floats]
     probs: Floats | None = None
-    """(n, K) of the model; None in older files."""
+    """(n, K) of the model; None where they were not kept."""
 
     def __post_init__(self) -> None:
         columns = (self.symbols, self.target_times, *self.bits.values(), self.probs)
@@ -155,12 +158,15 @@ def score_events(
     """The events of these rows with the losses of each predictor, first those of a model with these
     forecasts.
     """
-    names, buckets = np.array(["", *corpus.tokenizer.symbols]), corpus.target_return[rows]
+    names = np.array(["", *corpus.tokenizer.symbols])
+    buckets = corpus.target_return[rows]
+    if probs is not None:
+        bits = {MODEL: event_bits(probs, buckets), **bits}
     return ScoredEvents(
         symbols=names[corpus.meta[rows, 0]],
         target_times=corpus.target_timestamps[rows].astype("datetime64[s]"),
         buckets=buckets,
-        bits=bits if probs is None else {MODEL: event_bits(probs, buckets), **bits},
+        bits=bits,
         probs=probs,
     )
 
@@ -190,12 +196,13 @@ def served_distributions(
 def find_rows(
     corpus: Corpus, known: Times, symbols: Labels, stamps: Times
 ) -> npt.NDArray[np.int64]:
-    """The row that has each symbol and stamp, given the stamps `known` of all rows; far below 0
-    where there is none.
+    """(n,) the row that has each symbol and stamp, given the stamps `known` (N,) of all rows; far
+    below 0 where there is none.
     """
     out = np.full(len(symbols), np.iinfo(np.int32).min, np.int64)
     for symbol, inside in corpus.asset_slices.items():
-        own, times = np.flatnonzero(symbols == symbol), known[inside]
+        own = np.flatnonzero(symbols == symbol)
+        times = known[inside]
         place = np.minimum(np.searchsorted(times, stamps[own]), len(times) - 1)
         hit = times[place] == stamps[own]
         out[own[hit]] = inside.start + place[hit]
@@ -203,98 +210,109 @@ def find_rows(
 
 
 def write_events(run: Path, split: str, events: ScoredEvents) -> Path:
-    """Write the events of a split into a run folder, in place of an earlier file of that split."""
+    """Write the events of a split into a run folder, in place of an earlier file of that split.
+
+    The file is Parquet, or `.npz` where no Parquet writer is installed.
+    """
     columns: dict[str, npt.NDArray[Any]] = {
         "symbol": events.symbols,
-        "target_time": events.target_times.astype(
-            "datetime64[ms]"
-        ),  # the coarsest unit that Parquet has
+        # Parquet has no coarser unit.
+        "target_time": events.target_times.astype("datetime64[ms]"),
         "bucket": events.buckets,
-        **{BITS_PREFIX + name: losses for name, losses in events.bits.items()},
     }
+    for name, losses in events.bits.items():
+        columns[BITS_PREFIX + name] = losses
     if events.probs is not None:
-        columns |= {
-            f"{_PROB_PREFIX}{bucket}": each for bucket, each in enumerate(events.probs.T, start=1)
-        }
-    file, other = Run(run).events(split), Run(run).events(split, ".npz")
+        columns |= dict(zip(_PROB_COLUMNS, events.probs.T, strict=True))
+    table = Run(run).events(split)
+    packed = Run(run).events(split, ".npz")
     try:
         import polars
     except ImportError:
-        file, other = other, file
-        with atomic_file(file) as staged, staged.open("wb") as stream:
+        with atomic_file(packed) as staged, staged.open("wb") as stream:
             np.savez_compressed(stream, **columns)  # type: ignore[arg-type]
-    else:
-        with atomic_file(file) as staged:
-            polars.DataFrame(columns).write_parquet(staged)
-    other.unlink(missing_ok=True)
-    return file
+        table.unlink(missing_ok=True)
+        return packed
+    with atomic_file(table) as staged:
+        polars.DataFrame(columns).write_parquet(staged)
+    packed.unlink(missing_ok=True)
+    return table
 
 
 def read_events(run: Path, split: str, same_as: ScoredEvents | None = None) -> ScoredEvents:
     """Read what `write_events` wrote, in either format; other events than those of `same_as` are
     refused.
     """
-    table, packed = Run(run).events(split), Run(run).events(split, ".npz")
-    file = table if table.is_file() or not packed.is_file() else packed
+    table = Run(run).events(split)
+    packed = Run(run).events(split, ".npz")
+    file = packed if packed.is_file() and not table.is_file() else table
     fix = f"vaiom evaluate {run} --split {split}"
     if not file.is_file():
         raise DataError("this split of the run has no scored events", where=file, fix=fix)
+    problem = "not readable as scored events"
     try:
-        if file == packed:
-            columns = read_arrays(file)
-        else:
-            from vaiom.market.folder import read_parquet
-
-            frame = read_parquet(file, file)
-            columns = {name: frame[name].to_numpy() for name in frame.columns}
-        if not columns.keys() >= {*_COLUMNS}:
-            raise ValueError(f"columns {', '.join(columns)}, without some of {', '.join(_COLUMNS)}")
-        if columns["bucket"].dtype.kind != "u":
-            raise ValueError("buckets that are no small whole numbers")
-        names, probs = (
-            [f"{_PROB_PREFIX}{bucket}" for bucket in range(1, NUM_RETURN_BUCKETS + 1)],
-            None,
-        )
-        if columns.keys() & {*names}:
-            probs = np.stack([columns[name] for name in names], axis=1)
-            if probs.dtype != np.float64 or not np.allclose(probs.sum(axis=1), 1, atol=1e-3):
-                raise ValueError("probabilities that do not sum to one")
-        events = ScoredEvents(
-            symbols=columns["symbol"].astype(np.str_),
-            target_times=columns["target_time"].astype("datetime64[s]"),
-            buckets=columns["bucket"],
-            bits=bits_of_columns(columns),
-            probs=probs,
-        )
+        events = _events_of_columns(_read_columns(file))
     except ImportError as error:
-        raise DataError(
-            "reading this file needs polars", where=file, fix=f"install polars, or {fix}"
-        ) from error
-    except (DataError, *BAD_ARRAYS) as error:
-        got = (
-            error.got
-            if isinstance(error, DataError)
-            else (str(error) or type(error).__name__).splitlines()[0]
-        )
-        raise DataError("not readable as scored events", where=file, got=got, fix=fix) from error
+        needs = "reading this file needs polars"
+        raise DataError(needs, where=file, fix=f"install polars, or {fix}") from error
+    except DataError as error:
+        raise DataError(problem, where=file, got=error.got, fix=fix) from error
+    except BAD_ARRAYS as error:
+        got = (str(error) or type(error).__name__).splitlines()[0]
+        raise DataError(problem, where=file, got=got, fix=fix) from error
     if same_as is not None:
         require_same_events(same_as, events, where=run)
     return events
 
 
+def _read_columns(file: Path) -> dict[str, npt.NDArray[Any]]:
+    """The columns of a table or of packed arrays."""
+    if file.suffix == ".npz":
+        return read_arrays(file)
+    from vaiom.market.folder import read_parquet
+
+    frame = read_parquet(file, file)
+    return {name: frame[name].to_numpy() for name in frame.columns}
+
+
+def _events_of_columns(columns: dict[str, npt.NDArray[Any]]) -> ScoredEvents:
+    """Scored events from the columns of a file; raises `ValueError` if they are none."""
+    if not columns.keys() >= set(_COLUMNS):
+        raise ValueError(f"columns {', '.join(columns)}, without some of {', '.join(_COLUMNS)}")
+    if columns["bucket"].dtype.kind != "u":
+        raise ValueError("buckets that are no small whole numbers")
+    probs = None
+    if columns.keys() & set(_PROB_COLUMNS):
+        probs = np.stack([columns[name] for name in _PROB_COLUMNS], axis=1)
+        if probs.dtype != np.float64 or not np.allclose(probs.sum(axis=1), 1, atol=SUM_TOLERANCE):
+            raise ValueError("probabilities that do not sum to one")
+    return ScoredEvents(
+        symbols=columns["symbol"].astype(np.str_),
+        target_times=columns["target_time"].astype("datetime64[s]"),
+        buckets=columns["bucket"],
+        bits=bits_of_columns(columns),
+        probs=probs,
+    )
+
+
 def require_same_events(ours: ScoredEvents, theirs: ScoredEvents, where: object) -> None:
     """Refuse to compare losses of different events; names the first that differs."""
-    if got := difference_of(ours, theirs):
-        problem = "the two event sets differ, and losses of different events are not compared"
-        expected = f"the same {len(ours)} events in the same order"
-        fix = "evaluate both on one corpus and split, with the same context"
-        raise DataError(problem, where=where, expected=expected, got=got, fix=fix)
+    got = difference_of(ours, theirs)
+    if got:
+        raise DataError(
+            "the two event sets differ, and losses of different events are not compared",
+            where=where,
+            expected=f"the same {len(ours)} events in the same order",
+            got=got,
+            fix="evaluate both on one corpus and split, with the same context",
+        )
 
 
 def difference_of(ours: ScoredEvents, theirs: ScoredEvents) -> str | None:
     """How the second of two sets of events differs; None where they are the same."""
     if len(ours) != len(theirs):
         return f"{len(theirs)} events"
-    columns = ("symbols", "target_times", "buckets")
-    differs = np.any([getattr(ours, name) != getattr(theirs, name) for name in columns], axis=0)
+    differs = ours.symbols != theirs.symbols
+    differs |= ours.target_times != theirs.target_times
+    differs |= ours.buckets != theirs.buckets
     return f"event {int(differs.argmax())} differs" if differs.any() else None
