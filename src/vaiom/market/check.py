@@ -44,7 +44,7 @@ _MICROSECONDS = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class AssetQuality:
-    """Facts and findings of one asset."""
+    """What the report says of one asset: facts, gaps, the clock of its stamps, and findings."""
 
     symbol: str
     rows: int
@@ -70,7 +70,7 @@ class AssetQuality:
 
 @dataclass(frozen=True, kw_only=True)
 class QualityReport:
-    """The assets of a folder, in sorted-symbol order."""
+    """The report of a bar folder: its assets, in sorted-symbol order."""
 
     assets: tuple[AssetQuality, ...]
 
@@ -93,6 +93,7 @@ class QualityReport:
 
 
 def _by_severity(found: list[Finding]) -> tuple[Finding, ...]:
+    """Errors first, then warnings, then facts; otherwise in the order in which they were found."""
     return tuple(sorted(found, key=lambda each: list(Severity).index(each.severity)))
 
 
@@ -128,7 +129,12 @@ def check_folder(folder: Path, progress: Progress | None = None) -> QualityRepor
 
 
 def check_bars(symbol: str, bars: pl.DataFrame) -> AssetQuality:
-    """Check the bars of one asset; rows may be unordered, repeated or incomplete."""
+    """Check the bars of one asset; rows may be unordered, repeated or incomplete.
+
+    Stamps and values are checked in all rows. Checks that compare neighbours see the rows that are
+    left in order of time when repeated stamps, rows without prices and bars of a higher timeframe
+    are out.
+    """
     bars = conform(bars, Path(symbol))
     stamped = bars.filter(pl.col("Datetime").is_not_null()).sort("Datetime", maintain_order=True)
     stamps = stamped["Datetime"]

@@ -1,4 +1,9 @@
-"""The clock of a series' stamps, inferred from when its weeks open and close."""
+"""The clock of a series' stamps, inferred from when its weeks open and close.
+
+Enters: stamps. Leaves: eras of years with the same weekly opening, whose daylight saving they
+follow, and the offset from UTC if the market closes when spot currencies do. Stamps are consumed as
+stored; this only describes them.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +26,7 @@ _DAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"
 
 
 def _show_week_time(seconds: int | None) -> str | None:
+    """A time of the week in words, as in `Sunday 22:00`."""
     if seconds is None:
         return None
     day, second_of_day = divmod(seconds % WEEK, DAY)
@@ -63,6 +69,7 @@ class Era:
         return f"{years}: opens {opening}{self._daylight(moves)}{self._zone()}{self._doubt(moves)}"
 
     def _daylight(self, moves: bool) -> str:
+        """Whose daylight saving the opening, or a clock on which it never moves, follows."""
         if self.follows is None:
             return ""
         verb = "follows" if moves else "on a clock that moves with"
@@ -90,6 +97,7 @@ class Era:
 
 
 def _show_offset(seconds: int) -> str:
+    """An offset from UTC in words, as in `UTC+2`."""
     return f"UTC{seconds // HOUR:+d}" if seconds else "UTC"
 
 
@@ -202,7 +210,11 @@ def _usual(times: pl.Series) -> Any:
 
 
 def _followed(weeks: pl.DataFrame, summer: int, winter: int) -> str | None:
-    """Whose daylight saving the openings follow, from weeks in which US and EU differ."""
+    """Whose daylight saving the openings follow, from weeks in which US and EU differ.
+
+    Each such week votes for the side under which it opened at its usual time; None if the votes are
+    even.
+    """
     opened = pl.col("open")
     as_us = opened == pl.when("us").then(summer).otherwise(winter)
     as_eu = opened == pl.when("eu").then(summer).otherwise(winter)

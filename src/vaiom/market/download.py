@@ -104,7 +104,10 @@ def download(
 
 
 def _check_request(symbols: Iterable[str], first: date, last: date, today: date) -> list[str]:
-    """Refuse what cannot be downloaded; returns the symbols in capitals, each once."""
+    """Refuse what cannot be downloaded; returns the symbols in capitals, each once.
+
+    A symbol must be one whose price scale is known, because the files hold integers.
+    """
     if first >= last:
         expected = "--from before --to, which is not included"
         raise ConfigError("no day to download", expected=expected, got=f"{first} to {last}")
@@ -172,6 +175,7 @@ class _Recorder:
 
 
 def _failure(problem: str, failed: dict[FeedFile, str]) -> DataError:
+    """The error for days without a usable answer; it names ten of them with their reasons."""
     named = [f"{day} ({reason})" for day, reason in sorted(failed.items())[:10]]
     if len(failed) > len(named):
         named.append(f"and {len(failed) - len(named)} more")
@@ -182,7 +186,10 @@ def _failure(problem: str, failed: dict[FeedFile, str]) -> DataError:
 def _publish(
     out: Path, symbols: Iterable[str], ledger: DayLedger
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Write bars and manifest of symbols whose days are all finished; yields those with bars."""
+    """Write bars and manifest of symbols whose days are all finished; yields those with bars.
+
+    Bars are decoded again from the raw files, so they are what the ledger's checksums stand for.
+    """
     for symbol in symbols:
         records = ledger.records(symbol)
         full = [day for day, record in records.items() if record.status == BARS]
@@ -219,7 +226,11 @@ def _publish(
 
 
 def _own_manifest(out: Path, symbols: Iterable[str]) -> dict[str, Any]:
-    """The manifest to extend; refuses to overwrite bars of another source."""
+    """The manifest to extend; refuses to overwrite bars of another source.
+
+    Bars are ours if the folder has a ledger and the symbol's entry, if there is one, names this
+    source.
+    """
     manifest = folder.open_manifest(out)
     has_ledger = (out / RAW_NAME / LEDGER_NAME).exists()
     for symbol in symbols:

@@ -106,6 +106,7 @@ class Dukascopy:
         return pl.concat(parts), timedelta(minutes=1)
 
     def _read_file(self, file: FeedFile, end: datetime, now: datetime) -> pl.DataFrame:
+        """The bars of one file, settled or fetched now."""
         num_answers, bars = self._settled.get(file, (0, pl.DataFrame()))
         if num_answers < BELIEVED:
             bars = drop_flat(self.server.fetch(file).bars)
@@ -133,7 +134,7 @@ def _files_between(
 
 
 class Exchange:
-    """An exchange of the `ccxt` library."""
+    """An exchange of the `ccxt` library, asked for candles without an account."""
 
     pauses_s = NETWORK_PAUSES_S
     in_utc = True
@@ -189,7 +190,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class _ReadFile:
-    """What was last read of a file."""
+    """What was last read of a file, and the state it had then."""
 
     state: tuple[int, int]
     """Its size and its time of change in nanoseconds."""

@@ -1,4 +1,9 @@
-"""Findings about bars, and the checks of bars by value and against neighbouring rows."""
+"""Findings about bars, and the checks of bars by value and against neighbouring rows.
+
+Enters: the bars of one asset. Leaves: findings, each with a kind, how many rows it concerns, and a
+few of them in words. Limits are relative to the asset's own scale, so that they hold for
+currencies, shares and coins alike.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +72,8 @@ def row_findings(
 ) -> list[Finding]:
     """Findings about single rows, shown with their prices.
 
-    A check is (kind, severity, summary, which rows).
+    A check is (kind, severity, summary, which rows); rows are given as flags or as an expression
+    over the bars, in which null means no.
     """
     found = []
     for kind, severity, summary, which in checks:
@@ -103,7 +109,7 @@ def show_stamp(stamp: datetime) -> str:
 
 
 def _show_bar(row: dict[str, Any]) -> str:
-    """A bar in one line: stamp, prices, volume."""
+    """A bar in one line: stamp, prices, volume; `null` for what is missing."""
     stamp = show_stamp(row["Datetime"]) if row["Datetime"] else "no stamp"
     shown = []
     for name in NUMBER_COLUMNS:
@@ -147,7 +153,11 @@ def check_prices(symbol: str, bars: pl.DataFrame) -> list[Finding]:
 
 
 def find_scale(symbol: str, bars: pl.DataFrame) -> list[Finding]:
-    """All prices of a currency pair off by a power of ten."""
+    """All prices of a currency pair off by a power of ten.
+
+    The median Close is compared with the pair's rough price, as an error of units moves it by far
+    more than any market has.
+    """
     usual = usual_price(symbol)
     if usual is None or bars.is_empty():
         return []
@@ -159,7 +169,11 @@ def find_scale(symbol: str, bars: pl.DataFrame) -> list[Finding]:
 
 
 def find_spikes(bars: pl.DataFrame) -> list[Finding]:
-    """A Close, High or Low far from both neighbours, with the price back one bar later."""
+    """A Close, High or Low far from both neighbours, with the price back one bar later.
+
+    Distances are in log prices, in units of the median move and half range of the 101 rows around.
+    A jump that stays is a price and no spike.
+    """
 
     def local_median(value: pl.Expr) -> pl.Expr:
         return value.rolling_median(SCALE_ROWS, min_samples=MIN_SCALE_ROWS, center=True)
@@ -184,7 +198,11 @@ def find_spikes(bars: pl.DataFrame) -> list[Finding]:
 
 
 def find_stale_runs(bars: pl.DataFrame) -> list[Finding]:
-    """Runs of identical closes, longer than the asset's own rate of zero returns makes likely."""
+    """Runs of identical closes, longer than the asset's own rate of zero returns makes likely.
+
+    If a share p of moves is followed by a zero return, a run of n has the probability p^n. Runs
+    are reported from the length at which that is below one over the squared number of rows.
+    """
     close = bars["Close"].to_numpy()
     if len(close) < MIN_STALE_ROWS:
         return []
@@ -211,7 +229,8 @@ def find_repeated_blocks(bars: pl.DataFrame) -> list[Finding]:
     """Blocks of moving bars whose prices are, row for row, those of an earlier block.
 
     Rows are weighed in bits, minus the log of the share of rows with the same shape and move. A
-    block is as long as chance needs not to repeat it anywhere in the series.
+    block is as long as chance needs not to repeat it anywhere in the series, so that coarse prices
+    need longer ones.
     """
     close = pl.col("Close")
     shape = [(pl.col(name) - close).round(9).alias(name) for name in PRICE_COLUMNS[:-1]]

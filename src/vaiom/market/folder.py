@@ -62,7 +62,11 @@ def check_symbol(symbol: str) -> str:
 
 
 def conform(frame: pl.DataFrame, where: Path) -> pl.DataFrame:
-    """Check names and types and cast to `BAR_SCHEMA`; no value changes, but NaN becomes null."""
+    """Check names and types and cast to `BAR_SCHEMA`; no value changes, but NaN becomes null.
+
+    A missing Volume becomes a column of nulls. Stamps must be naive, because they are consumed as
+    stored. The order of rows is not checked here.
+    """
     missing = [name for name in BAR_COLUMNS[:-1] if name not in frame.columns]
     if missing:
         raise DataError(
@@ -126,7 +130,7 @@ def infer_timeframe(stamps: pl.Series, *, majority: bool = False) -> timedelta |
 
 
 def keep_last(bars: pl.DataFrame) -> pl.DataFrame:
-    """Sorted bars without those whose stamp is repeated by the next row."""
+    """Sorted bars without those whose stamp is repeated by the next row: the last one counts."""
     return bars.filter(pl.col("Datetime").ne_missing(pl.col("Datetime").shift(-1)))
 
 
@@ -176,7 +180,7 @@ def require_calendar(stamps: pl.Series, where: Place) -> pl.Series:
 
 
 def symbols_in(folder: Path) -> list[str]:
-    """The symbols of a bar folder, sorted."""
+    """The symbols of a bar folder, sorted; a folder without any is an error."""
     if not folder.is_dir():
         raise DataError(
             "no such bar folder",
@@ -234,7 +238,10 @@ def read_parquet(
 
 
 def read_file(path: Path, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """One asset's bars, types checked, in any order; or some `columns` as they are stored."""
+    """One asset's bars, types checked, in any order; or some `columns` as they are stored.
+
+    An empty file is an error, because it is never what a user meant.
+    """
     frame = read_parquet(path, path, columns)
     if frame.is_empty():
         raise DataError("the file holds no bars", where=path, fix="remove it, or import it again")
@@ -242,7 +249,7 @@ def read_file(path: Path, columns: Sequence[str] | None = None) -> pl.DataFrame:
 
 
 def read_ordered(path: Path) -> pl.DataFrame:
-    """One asset's bars, which must be in order."""
+    """One asset's bars, which must be in order and without repeated stamps."""
     frame = read_file(path)
     require_ordered(frame["Datetime"], path)
     return frame
@@ -278,7 +285,7 @@ def count_bars(path: Path) -> int:
 
 
 class BarFrames(dict[str, pl.DataFrame]):
-    """The bars of assets by symbol."""
+    """The bars of assets by symbol, a Polars frame each."""
 
     def __repr__(self) -> str:
         num_rows = sum(len(bars) for bars in self.values())
@@ -295,7 +302,10 @@ def read_bars(path: str | Path) -> BarFrames:
 
 
 def write_symbol(folder: Path, symbol: str, frame: pl.DataFrame) -> Path:
-    """Write one asset's bars atomically; the frame must be ordered and conform to `BAR_SCHEMA`."""
+    """Write one asset's bars atomically; the frame must be ordered and conform to `BAR_SCHEMA`.
+
+    Returns the file. A process that reads the folder meanwhile sees the old file or the new one.
+    """
     path = folder / f"{check_symbol(symbol)}.parquet"
     require_ordered(frame["Datetime"], path)
     with atomic_file(path) as staged:
@@ -310,7 +320,10 @@ def describe(bars: pl.DataFrame) -> dict[str, Any]:
 
 
 def open_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a bar folder; one without symbols if there is none yet."""
+    """The manifest of a bar folder; one without symbols if there is none yet.
+
+    A file that is not such a manifest is an error, so that nothing foreign is overwritten.
+    """
     file = folder / MANIFEST_NAME
     manifest: dict[str, Any] = read_json(file) if file.exists() else {"symbols": {}}
     if not isinstance(manifest, dict) or not isinstance(manifest.setdefault("symbols", {}), dict):

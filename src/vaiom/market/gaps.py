@@ -1,4 +1,8 @@
-"""What is missing in the usual trading hours of a series: counts, and the longest closures."""
+"""What is missing in the usual trading hours of a series: counts, and the longest closures.
+
+A bar is expected where most of the four weeks before and after have one, so that weekends, daily
+pauses and changes of the clock are no gaps.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ class Closure:
 
 @dataclass(frozen=True, kw_only=True)
 class Gaps:
-    """Bars missing inside the usual trading hours."""
+    """Bars that are missing inside the usual trading hours, and how many were expected."""
 
     expected_bins: int = 0
     missing_bins: int = 0
@@ -49,7 +53,8 @@ class Gaps:
 def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Finding]]:
     """Bars missing where most of the neighbouring weeks have one; `stamps` are sorted, not null.
 
-    The timeframe is in seconds. Without one that divides a week nothing is counted.
+    The timeframe is in seconds. Without one that divides a week nothing is counted; bars of seconds
+    are counted by the minute.
     """
     if timeframe is None or timeframe > DAY or WEEK % timeframe:
         return Gaps(), []
@@ -86,6 +91,7 @@ def _far_stamps(stamps: pl.Series, seconds: NDArray[np.int64]) -> list[Finding]:
 
 
 def _closure(start_second: int, end_second: int, bins: int) -> Closure:
+    """A closure from its seconds since 1970."""
     start = _EPOCH + timedelta(seconds=start_second)
     end = _EPOCH + timedelta(seconds=end_second)
     return Closure(start=start, end=end, bins=bins, holiday=is_holiday(start, end))

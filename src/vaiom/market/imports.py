@@ -48,8 +48,9 @@ def import_files(
 ) -> dict[str, Any]:
     """Read and check all files, as `Options` say, then write their bars to `out`.
 
-    All symbols and the manifest appear together; other symbols of the folder stay. Returns the
-    manifest of the symbols that were read.
+    All symbols and the manifest appear together or not at all; other symbols of the folder stay. A
+    symbol that the folder has already is an error without `replace`. Returns the manifest of the
+    symbols that were read.
     """
     bars, entries = read_files(paths, Options(**options), progress)
     if out.exists() and not out.is_dir():
@@ -112,7 +113,11 @@ def gather_files(
 def read_files(
     paths: Sequence[Path], options: Options, progress: Progress | None = None
 ) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
-    """The bars of all files by symbol, in order, and the manifest entry of each symbol."""
+    """The bars of all files by symbol, in order, and the manifest entry of each symbol.
+
+    Nothing is written; `import_files` does that. A single symbol in the options stands for all
+    files, which then must not name several.
+    """
     _check_options(options)
     by_symbol: dict[str, list[FileBars]] = {}
     for path in folder.counted(list_files(paths), progress, lambda path: path.name):
@@ -164,7 +169,10 @@ def given_symbol(path: Path, options: Options) -> str | None:
 
 
 def read_one(path: Path, options: Options) -> tuple[str, FileBars]:
-    """The symbol of a file, by the options or its own content or name, and its bars."""
+    """The symbol of a file, by the options or its own content or name, and its bars.
+
+    A symbol that was given counts before one of the file, whose content counts before its name.
+    """
     file = SourceFile(path=path)
     wanted = given_symbol(path, options)
     try:
@@ -191,7 +199,9 @@ def combine(
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """The files of a symbol as one table in order, and its manifest entry.
 
-    The entry has the sources, and what was changed on the way.
+    Files must share a timeframe and a side, and without repair they may not overlap; with it, the
+    row of the later file counts where stamps repeat. The entry has the sources, and what was
+    changed on the way.
     """
     sources = sorted(sources, key=lambda source: source.bars["Datetime"].min() or datetime.max)
     filled = [source for source in sources if len(source.bars)]
@@ -228,7 +238,10 @@ def combine(
 
 
 def _shared_timeframe(sources: Sequence[FileBars]) -> timedelta | None:
-    """The timeframe of all files that tell theirs; in one table nothing would tell bars apart."""
+    """The timeframe of all files that tell theirs, None if none does.
+
+    Files of different timeframes are refused: in one table nothing would tell their bars apart.
+    """
     shared: timedelta | None = None
     first = ""
     for source in sources:
@@ -250,7 +263,7 @@ def _shared_timeframe(sources: Sequence[FileBars]) -> timedelta | None:
 
 
 def _require_one_side(sources: Sequence[FileBars]) -> None:
-    """Refuse files of bid and of ask prices together."""
+    """Refuse files of bid and of ask prices together: their bars would differ by the spread."""
     sides = {source.file.side: source.file.label for source in sources if source.file.side}
     if len(sides) > 1:
         problem = "files of one symbol mix bid and ask prices"
@@ -278,11 +291,15 @@ def _require_no_overlap(sources: Sequence[FileBars]) -> None:
 
 
 def _place(file: SourceFile, rows: pl.Series, row: int) -> str:
+    """The place of a bar in its file, for errors."""
     return file.at(rows[row])
 
 
 def list_files(paths: Sequence[Path]) -> list[Path]:
-    """These files, and those below these folders that may hold bars, without repetitions."""
+    """These files, and those below these folders that may hold bars, without repetitions.
+
+    Files that are named are taken whatever their ending; those of a folder by `SUFFIXES`.
+    """
     files: list[Path] = []
     for path in paths:
         if path.is_file():

@@ -35,9 +35,13 @@ Places = NDArray[np.intp]
 def resample(
     bars: pl.DataFrame, to: str, *, where: Path = Path("bars"), step: timedelta | None = None
 ) -> pl.DataFrame:
-    """One asset's bars at the timeframe `to`.
+    """One asset's bars at the timeframe `to`, such as `1h`.
 
-    `step` is the length of the given bars, if known; errors name them `where`.
+    Parameters
+    ----------
+    bars : ordered, at a finer timeframe that divides `to`
+    where : what errors call them
+    step : their length, if it is known; otherwise the commonest step of the stamps
     """
     target = timeframe_of(to)
     folder.conform(bars.clear(), where)
@@ -47,7 +51,11 @@ def resample(
 
 
 def resample_file(source: Path, to: str, *, batch_rows: int = BATCH_ROWS) -> pl.DataFrame:
-    """One asset's bars from a Parquet file, of which prices are read a batch at a time."""
+    """One asset's bars from a Parquet file, of which prices are read a batch at a time.
+
+    Stamps are read first and all at once, so that what cannot be resampled is refused before any
+    price is read.
+    """
     import pyarrow.parquet as pq
 
     target = timeframe_of(to)
@@ -107,7 +115,7 @@ def _left_edge(stamp: datetime, target: timedelta) -> datetime:
 def _checked_step(stamps: pl.Series, target: timedelta, where: Path) -> timedelta:
     """The timeframe of ordered stamps, which must divide the target; zero if they do not tell it.
 
-    Two stamps may lie around a weekend or a hole.
+    One stamp has no step, and two may lie around a weekend or a hole.
     """
     require_ordered(stamps, where)
     step = infer_timeframe(stamps)
@@ -129,7 +137,12 @@ def _checked_step(stamps: pl.Series, target: timedelta, where: Path) -> timedelt
 
 
 def _binned(bars: pl.DataFrame, step: timedelta, target: timedelta, where: Path) -> pl.DataFrame:
-    """Aggregate ordered rows by bin; the rows of a bin are neighbours."""
+    """Aggregate ordered rows by bin; the rows of a bin are neighbours, so that columns are reduced
+    in one sweep.
+
+    A bar that reaches over the edge of its bin is an error: its part beyond belongs to the next
+    bin.
+    """
     if bars.is_empty():
         return bars.cast(folder.BAR_SCHEMA)  # type: ignore[arg-type]
     width = target // _MICROSECOND

@@ -76,7 +76,7 @@ class MarketConfig:
 
 
 def simulate(config: MarketConfig | None = None) -> dict[str, SimulatedAsset]:
-    """All assets of a market, by symbol."""
+    """All assets of a market in memory, by symbol; the default market without a configuration."""
     market = {}
     for asset, parts in simulate_assets(config or MarketConfig()):
         drawn = list(parts)
@@ -107,7 +107,10 @@ def simulate_assets(
 
 
 def _draw_asset(number: int, rng: np.random.Generator) -> Asset:
-    """Every third asset is a metal while there are metals left; the rest are currency pairs."""
+    """The constants of an asset, drawn from its own random numbers.
+
+    Every third asset is a metal while there are metals left; the rest are currency pairs.
+    """
     level = rng.uniform(-1, 1)
     size = exp(0.15 * rng.uniform(-1, 1))
     if number % 3 == 2 and number // 3 < len(_METALS):

@@ -78,7 +78,7 @@ class Dynamics:
             raise ValueError("variance_bounds must be positive and enclose one")
 
     def stationary(self) -> FloatArray:
-        """(K,) the stationary distribution of the hidden states."""
+        """(K,) the stationary distribution of the hidden states, the left eigenvector of 1."""
         num_states = len(self.spread)
         balance = np.array(self.transition).T - np.eye(num_states)
         equations = np.vstack([balance, np.ones(num_states)])
@@ -161,12 +161,12 @@ class Truth:
         return student_mass(noise_at(lower), noise_at(upper))
 
     def rows(self, chosen: slice) -> Truth:
-        """Some of the rows."""
+        """The truth of some of the rows, in their order."""
         return replace(self, **{name: getattr(self, name)[chosen] for name in _ROW_ARRAYS})
 
     @classmethod
     def joined(cls, parts: Sequence[Truth]) -> Truth:
-        """The rows of all parts."""
+        """The rows of all parts of one asset, in the order of the parts."""
         arrays = {
             name: np.concatenate([getattr(part, name) for part in parts]) for name in _ROW_ARRAYS
         }
@@ -174,7 +174,7 @@ class Truth:
 
     @classmethod
     def load(cls, path: Path) -> Truth:
-        """Read what `save_truth` wrote."""
+        """Read what `save_truth` wrote; a damaged file is an error for users."""
         try:
             stored = read_arrays(path)
             arrays = {field.name: stored[field.name] for field in fields(cls)}
@@ -210,7 +210,11 @@ def save_truth(path: Path, parts: Iterable[Truth]) -> None:
 
 
 class Filter:
-    """Filters the hidden state of an asset from its closes (Hamilton, 1989)."""
+    """Filters the hidden state of an asset from its closes (Hamilton, 1989).
+
+    It uses the same likelihood of rounded prices that forecasts use, so that its weights are the
+    exact posterior of the state given the past. Calls continue each other.
+    """
 
     def __init__(self, ticks_per_unit: int, dynamics: Dynamics) -> None:
         self.ticks_per_unit = ticks_per_unit
@@ -301,7 +305,7 @@ class Filter:
 
 @dataclass(frozen=True, eq=False)
 class Oracle:
-    """Predicts like a baseline, but with the true distribution."""
+    """Predicts like a baseline, but with the true distribution: no model can do better on average."""
 
     truths: Mapping[str, Truth]
     """By symbol."""

@@ -66,7 +66,16 @@ def simulate_parts(
     factor: FloatArray,
     part_rows: int,
 ) -> Iterator[SimulatedAsset]:
-    """The rows of one asset; `factor` are the normal scores of the bars that all assets share."""
+    """The rows of one asset, in parts of `part_rows`.
+
+    Parameters
+    ----------
+    rng : the asset's own random numbers, from which each quantity gets a sequence of its own
+    factor : normal scores of the bars that all assets share, by the number of bars before the end;
+        empty without correlation
+
+    Yields each part with its bars, as a feed would print them, and its truth.
+    """
 
     def draw(kind: str, *values: float) -> Draw:
         return _draw_in_parts(rng, config.bars, part_rows, kind, *values)
@@ -120,7 +129,11 @@ def simulate_parts(
 def _draw_in_parts(
     rng: np.random.Generator, bars: int, part_rows: int, kind: str, *values: float
 ) -> Draw:
-    """The random numbers of all bars, drawn in parts; `rng` advances as if drawn at once."""
+    """A sequence of the random numbers of all bars, to be drawn in parts.
+
+    `rng` advances as if they had been drawn at once, so that what is drawn after them does not
+    depend on the size of parts.
+    """
     own = deepcopy(rng)
     for start in range(0, bars, part_rows):
         getattr(rng, kind)(*values, size=min(part_rows, bars - start))
@@ -136,7 +149,11 @@ def _alone(is_faulty: BoolArray, was_faulty: bool) -> BoolArray:
 
 
 def _mixed(scores: FloatArray, factor: FloatArray, correlation: float) -> FloatArray:
-    """Student-t noise from an asset's own normal scores and the common factor of its bars."""
+    """Student-t noise of four degrees of freedom from an asset's own normal scores and the common
+    factor of its bars.
+
+    Scores are mixed by the correlation (a Gaussian copula), then become Student-t by their rank.
+    """
     from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
 
     shared = sqrt(correlation) * factor
@@ -145,7 +162,7 @@ def _mixed(scores: FloatArray, factor: FloatArray, correlation: float) -> FloatA
 
 
 class _Walk:
-    """The hidden state of an asset, its variance and its price in ticks."""
+    """The hidden state of an asset, its variance and its price in ticks, from bar to bar."""
 
     def __init__(self, asset: Asset, dynamics: Dynamics) -> None:
         self.dynamics = dynamics
@@ -208,7 +225,8 @@ def _bars_around(
 ) -> pl.DataFrame:
     """Open, High, Low and Volume from closes and public scales alone.
 
-    So bars tell nothing that closes do not, and the filter of `oracle` stays exact.
+    So bars tell nothing that closes do not, and the filter of `oracle` stays exact. Highs and lows
+    are the extremes of a Brownian bridge from open to close, whose distribution has a closed form.
     """
     normal, student, above, below, busy = drawn
     close = truth.ticks.astype(np.float64)

@@ -14,6 +14,8 @@ def training_progress(progress: Progress) -> Callable[[dict[str, Any]], None]:
     """A callback for `train` that turns each line of its metrics into a step done and a sentence.
 
     The sentence has the loss, Validation bits and the best so far, the speed and the time left.
+    Speed is that since the line before, so that a pause for Validation is not spread over the whole
+    training.
     """
     before: tuple[int, float] | None = None
 

@@ -74,7 +74,11 @@ def _plain(name: str) -> str:
 def assign_roles(
     names: Sequence[str], columns: Mapping[str, str] | None, file: SourceFile
 ) -> Roles:
-    """Roles by the user's column map, or by the usual names; all columns of bars must be there."""
+    """Roles by the user's column map, or by the usual names; all columns of bars must be there.
+
+    `columns` maps roles, in any case, to names of the file. What is missing is named together with
+    the columns that the file has and the option that maps them.
+    """
     role_of = {role.lower(): role for role in ALIASES}
     present = ", ".join(names) or "no columns"
     chosen = Roles()

@@ -1,4 +1,9 @@
-"""Dukascopy's own `.bi5` files: minute, hour and day candles, or ticks."""
+"""Dukascopy's own `.bi5` files: minute, hour and day candles, or ticks.
+
+Enters: an LZMA stream of records with big-endian integers, prices multiplied by a power of ten, and
+times since the file's beginning. Leaves: its rows; the beginning is in the path, as the file does
+not say it.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +52,11 @@ _SCALE_FIX = "`vaiom data import --price-scale`, the number that stored integers
 
 
 def price_scale_of(symbol: str, fix: str = _SCALE_FIX) -> float:
-    """The number that Dukascopy's stored integers are divided by to give prices."""
+    """The number that Dukascopy's stored integers are divided by to give prices.
+
+    It is a thousand for yen and metals, and a hundred thousand for other currencies. For other
+    instruments the user must give it, as a wrong one would make wrong prices.
+    """
     legs = {symbol[:3].upper(), symbol[3:].upper()}
     if not legs <= CURRENCIES:
         problem = "the price scale of this symbol is not known"
@@ -82,7 +91,11 @@ def parse_path(path: str) -> tuple[str, datetime] | None:
 
 
 def read_bi5(file: SourceFile, data: bytes, options: Options) -> RawTable:
-    """The candles or ticks of one `.bi5` file; the options give what its path does not say."""
+    """The candles or ticks of one `.bi5` file; the options give what its path does not say.
+
+    These are the start, the symbol, and the price scale of other instruments than currencies and
+    metals.
+    """
     file = replace(file, unit="record")
     symbol, start = parse_path(file.path.as_posix()) or (file.symbol, options.start)
     raw = _unpack(data, file.label)
@@ -120,6 +133,7 @@ def decode_candles(
 
 
 def _unpack(payload: bytes, where: object) -> bytes:
+    """The records of a file, which must be one whole stream of a size that price data can have."""
     if not payload:
         return b""
     decoder = lzma.LZMADecompressor(memlimit=MAX_DICTIONARY)
@@ -140,7 +154,10 @@ def _unpack(payload: bytes, where: object) -> bytes:
 
 
 def _record_type(raw: bytes, where: object) -> np.dtype[np.void]:
-    """Candles begin at whole minutes; ticks lie within their hour."""
+    """Whether records are candles or ticks, by their length and their clock.
+
+    Candles begin at whole minutes; ticks lie within their hour.
+    """
     is_candles = len(raw) % CANDLE.itemsize == 0
     is_ticks = len(raw) % TICK.itemsize == 0
     if is_candles and np.all(np.frombuffer(raw, CANDLE)["s"] % MINUTE == 0):

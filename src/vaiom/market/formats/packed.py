@@ -1,4 +1,7 @@
-"""Compressed files: the one table of a zip file, or the content of a gzip or zstd file."""
+"""Compressed files: the one table of a zip file, or the content of a gzip or zstd file.
+
+What would unpack to far more than price tables do is refused before memory is used for it.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,7 @@ def _open_zip(file: SourceFile, data: bytes) -> tuple[SourceFile, bytes]:
 
 
 def _only_table(file: SourceFile, archive: zipfile.ZipFile) -> zipfile.ZipInfo:
+    """The one member to read: a `.csv`, or if there is none, a `.txt`."""
     names = archive.namelist()
     for ending in (".csv", ".txt"):
         tables = [info for info in archive.infolist() if info.filename.lower().endswith(ending)]
@@ -63,6 +67,7 @@ def _only_table(file: SourceFile, archive: zipfile.ZipFile) -> zipfile.ZipInfo:
 
 
 def _decompress(file: SourceFile, data: bytes, codec: str) -> bytes:
+    """The content of a gzip or zstd file."""
     most = _max_size(len(data))
     stream: Any = gzip.GzipFile(fileobj=io.BytesIO(data))
     if codec == "zstd":
@@ -79,10 +84,12 @@ def _decompress(file: SourceFile, data: bytes, codec: str) -> bytes:
 
 
 def _max_size(num_packed: int) -> int:
+    """How many bytes a file may unpack to."""
     return min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * num_packed))
 
 
 def _require_size(file: SourceFile, num_bytes: int, num_packed: int) -> None:
+    """Refuse a file that unpacks to more than price tables do."""
     if num_bytes > _max_size(num_packed):
         raise file.error(
             "the file unpacks to too much",

@@ -1,4 +1,8 @@
-"""Any file, compressed or not, becomes bars; its kind is recognised by content, not by name."""
+"""Any file, compressed or not, becomes bars; its kind is recognised by content, not by name.
+
+The way of a file: `packed` unpacks it, `dukascopy`, `text` or Parquet gives its rows with the roles
+of columns, and `table` makes bars of them. A new format of text is a line in `text.LAYOUTS`.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +57,7 @@ def _read_rows(file: SourceFile, data: bytes, options: Options) -> RawTable:
 
 
 def _read_parquet(file: SourceFile, data: bytes, options: Options) -> RawTable:
+    """The rows of a Parquet file; of its columns those that have a role."""
     file = replace(file, unit="row")
     frame = read_parquet(io.BytesIO(data), file.label)
     roles = assign_roles(frame.columns, options.columns, file)

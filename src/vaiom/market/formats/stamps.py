@@ -37,7 +37,15 @@ _UNIX_TIMES = {
 def parse_stamps(values: pl.Series, place: Place, *, utc: bool) -> pl.Series:
     """Naive stamps as stored; those with an offset are converted to UTC if `utc`, else refused.
 
-    `place` names a row, counted from 0, in errors.
+    Layouts may change within a column: all texts are parsed with that of the first, then those left
+    with that of their first, and so on. Days and months of 04/02/2019 are told apart by the whole
+    column.
+
+    Parameters
+    ----------
+    values : texts, numbers (Unix times), dates or datetimes
+    place : names a row, counted from 0, in errors
+    utc : convert stamps with an offset
     """
     zone = getattr(values.dtype, "time_zone", None)
     if zone is not None:
@@ -138,6 +146,7 @@ def _with_order(layout: str, texts: pl.Series) -> str | None:
 
 
 def _unreadable(text: str | None, where: object) -> DataError:
+    """The error for a text that is no stamp, with a way out for dates of unknown order."""
     fix = "correct or remove the row"
     if re.match(r"\d{1,2}/\d{1,2}/\d{4}", text or ""):
         fix = (
@@ -149,6 +158,7 @@ def _unreadable(text: str | None, where: object) -> DataError:
 
 
 def _zoned(where: object, got: str) -> DataError:
+    """The error for a stamp with an offset that nobody asked to convert."""
     return DataError(
         "stamps carry an offset",
         where=where,

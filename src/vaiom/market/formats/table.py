@@ -26,7 +26,9 @@ from vaiom.market.symbols import find_pair
 def parse_bars(raw: RawTable, options: Options) -> FileBars:
     """Parse stamps and numbers, and keep rows with usable prices.
 
-    Ticks become one-minute bars; Dukascopy's flat bars of closed hours are dropped.
+    Ticks become one-minute bars of their bids. Dukascopy's flat bars of closed hours are dropped.
+    Without `options.repair`, a text that is no number, a row without usable prices and ticks out of
+    order are errors that name their row; with it, such rows are dropped or sorted, and counted.
     """
     file = raw.file
     roles = raw.roles
@@ -73,7 +75,10 @@ def parse_bars(raw: RawTable, options: Options) -> FileBars:
 
 
 def drop_flat(bars: pl.DataFrame) -> pl.DataFrame:
-    """Drop the bars that Dukascopy sends for closed hours: constant prices and no volume."""
+    """Drop the bars that Dukascopy sends for closed hours: constant prices and no volume.
+
+    A quiet minute that traded has a volume, and stays.
+    """
     first, *others = map(pl.col, PRICE_COLUMNS)
     is_flat = pl.all_horizontal(price == first for price in others) & (pl.col("Volume") == 0)
     return bars.filter(~is_flat.fill_null(value=False))
@@ -86,13 +91,18 @@ def count_out_of_place(stamps: pl.Series) -> int:
 
 
 def _any_contains(cells: pl.DataFrame, mark: str) -> bool:
-    """Whether any text has a mark."""
+    """Whether any text of a frame has a mark."""
     texts = cells.select(pl.col(pl.String))
     return any(column.str.contains(mark, literal=True).any() for column in texts)
 
 
 def _with_points(cells: pl.DataFrame, prices: Sequence[str]) -> pl.DataFrame:
-    """Texts without separators of thousands, and with points if all prices have decimal commas."""
+    """Texts without separators of thousands, and with points if all prices have decimal commas.
+
+    In 1,234.5 the comma separates thousands; in 1.234,5 the point does. What a comma alone means is
+    decided by all prices together, and 1,100 stays as it is where that is open, which makes it an
+    error later.
+    """
     texts = cells.select(pl.col(prices)).select(pl.col(pl.String))
     if not _any_contains(texts, ","):
         return cells
@@ -146,7 +156,10 @@ def _drop_unusable(
 
 
 def _minute_bars(ticks: pl.DataFrame) -> pl.DataFrame:
-    """One-minute bid bars of ordered ticks; `ROW` is that of the minute's first tick."""
+    """One-minute bid bars of ordered ticks; `ROW` is that of the minute's first tick.
+
+    The volume of a minute is the sum of those that are known, null if none is.
+    """
     bid = pl.col("Bid")
     volume = pl.col("Volume")
     minutes = ticks.group_by(pl.col("Datetime").dt.truncate("1m"), maintain_order=True)
@@ -161,7 +174,11 @@ def _minute_bars(ticks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _one_symbol(raw: RawTable, options: Options) -> tuple[str | None, pl.DataFrame]:
-    """The symbol by the path, a column or the file name, and its rows."""
+    """The symbol by the path, a column or the file name, and its rows.
+
+    Of a table with several symbols, the one that was asked for is taken; without one that is an
+    error.
+    """
     if "Symbol" not in raw.roles:
         return raw.symbol or raw.file.symbol, raw.frame
     cells = raw.frame[raw.roles["Symbol"]].cast(pl.String)

@@ -1,4 +1,9 @@
-"""Tables in text: delimiter, header and tool are found by content, then all rows are read."""
+"""Tables in text: delimiter, header and tool are found by content, then all rows are read.
+
+Enters: bytes of a text in any common encoding, or JSON. Leaves: rows as texts, with the roles of
+their columns. A tool is recognised by how its header and first row look; other tables need a header
+with usual names, or a column map. Columns without names are never guessed.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +85,7 @@ TOOLS = tuple(sorted({layout.tool for layout in LAYOUTS}))
 
 @dataclass(frozen=True, kw_only=True)
 class _Head:
-    """The beginning of a table."""
+    """The beginning of a table: its names, delimiter and first row."""
 
     names: list[str]
     """Of the columns, unique; their numbers from 1 if the table has no names."""
@@ -123,7 +128,10 @@ def _plain_lines(data: bytes) -> bytes:
 
 
 def _read_head(file: SourceFile, data: bytes, options: Options) -> _Head:
-    """The names of the columns, if there are any, the delimiter and the first row."""
+    """The names of the columns, if there are any, the delimiter and the first row.
+
+    A first line that begins with a digit is a row, and the columns have no names.
+    """
     lines = _content_lines(file, data, _find_header(data, options))
     line, position = next(lines)
     delimiter = _delimiter_of(line)
@@ -164,7 +172,7 @@ def _read_head(file: SourceFile, data: bytes, options: Options) -> _Head:
 
 
 def _made_unique(names: list[str]) -> list[str]:
-    """Repeated names get the number of their column."""
+    """Names of which repeated ones get the number of their column."""
     taken = (ROW, *names)
     return [
         f"{name} ({number})" if name in taken[:number] else name
@@ -173,7 +181,11 @@ def _made_unique(names: list[str]) -> list[str]:
 
 
 def _find_header(data: bytes, options: Options) -> int:
-    """Where the line begins that names the columns; 0 without one."""
+    """The byte at which the line begins that names the columns; 0 without one.
+
+    With a column map it is the line that has all names of the map, otherwise one with the usual
+    names of prices and stamps.
+    """
     wanted = set((options.columns or {}).values())
     position = 0
     for line in data[:MAX_LINE_BYTES].split(b"\n")[:MAX_LINES_ABOVE]:
@@ -186,6 +198,7 @@ def _find_header(data: bytes, options: Options) -> int:
 
 
 def _delimiter_of(line: str) -> str:
+    """The delimiter that is most frequent in a line."""
     return max(DELIMITERS, key=line.count)
 
 
@@ -211,7 +224,10 @@ def _json_to_csv(file: SourceFile, data: bytes) -> bytes:
 def _recognise(
     file: SourceFile, head: _Head, options: Options, first_line: int
 ) -> tuple[Layout | None, Roles]:
-    """The tool's layout and the roles of the columns; columns without names are never guessed."""
+    """The tool's layout and the roles of the columns; columns without names are never guessed.
+
+    With `--format`, only that tool's layouts are tried; with a column map, none.
+    """
     format = options.format
     row = head.delimiter + "\n".join(head.first_row)
     if not options.columns and format != "table":
@@ -250,7 +266,10 @@ def _recognise(
 def _select_ticker(
     file: SourceFile, names: list[str], tickers: list[str], wanted: str | None
 ) -> tuple[list[str], str]:
-    """Column names, with the ticker added to those of all but one ticker, and its symbol."""
+    """Column names of one ticker of yfinance, and its symbol.
+
+    The names of other tickers' columns get their ticker added, so that they have no role.
+    """
     symbols = {ticker: find_pair(ticker) or ticker for ticker in tickers[1:]}
     chosen = list(symbols)
     if len(symbols) > 1:
@@ -281,6 +300,7 @@ def _content_lines(file: SourceFile, data: bytes, position: int) -> Iterator[tup
 
 def _split_cells(line: str, delimiter: str) -> list[str]:
     # The csv module refuses a carriage return inside a line; it is read as a space.
+    """The cells of a line without surrounding spaces; quotes are understood."""
     plain = line[:MAX_LINE_BYTES].replace("\r", " ")
     return [cell.strip() for cell in next(csv.reader([plain], delimiter=delimiter), [])]
 
