@@ -305,7 +305,7 @@ class Filter:
 
 @dataclass(frozen=True, eq=False)
 class Oracle:
-    """Predicts like a baseline, but with the true distribution: no model can do better on average."""
+    """Predicts like a baseline, but with the true distribution, which no model can beat."""
 
     truths: Mapping[str, Truth]
     """By symbol."""
