@@ -55,7 +55,7 @@ def heads_of(card: Checkpoint) -> HorizonHeads:
 def test_probabilities_are_those_of_the_network(
     card: Checkpoint, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(horizon_heads, "_BLOCK", block)
+    monkeypatch.setattr(horizon_heads, "ROWS_AT_ONCE", block)
     heads, rng = heads_of(card), np.random.default_rng(1)
     hidden = rng.normal(size=(5, 2, card.config.width)).astype(np.float32)
     inputs = rng.normal(0, 30, (5, 2, card.config.num_continuous)).astype(np.float32)

@@ -1,5 +1,7 @@
-"""Heads for the sum of the next h returns on a frozen trunk, and the file that stores them; not in
-the paper.
+"""Heads for the sum of the next h returns on a frozen trunk, and the file that stores them.
+
+Enters: the trunk's last hidden state and its inputs. Leaves: probabilities of buckets. NumPy alone.
+Not in the paper.
 """
 
 from __future__ import annotations
@@ -21,15 +23,17 @@ from vaiom.model.folded import GELU_SCALE, gelu
 
 Floats = npt.NDArray[np.floating[Any]]
 
-FORMAT, FORMAT_VERSION = "vaiom-horizons", 1
+FORMAT = "vaiom-horizons"
+FORMAT_VERSION = 1
 WIDTH = 256
+"""Of the hidden layer that all horizons share."""
 LEAST_SPREAD = 1e-3
 """Added to the standard deviation of each field."""
 LEAST_USED = 1.01 * LEAST_SPREAD
 """Fields that are constant on Train are ignored, such as masks, which never precede a target there.
 """
-_BLOCK = 65_536
-"""Rows per pass through the heads."""
+ROWS_AT_ONCE = 65_536
+"""Rows per pass through the heads; bounds the memory."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,36 +51,44 @@ class FittedHorizons:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HorizonHeads:
-    """Trained heads: one hidden layer shared by all horizons, as in
-    `training.horizon_training.HorizonNetwork`.
+    """Trained heads, for forecasts: one hidden layer that all horizons share, and an output layer.
+
+    `training.horizon_training.HorizonNetwork` is the same network for training.
     """
 
     fitted: FittedHorizons
     tensors: Tensors
 
     def probs(self, hidden: Floats, inputs: Floats, bars: int) -> npt.NDArray[np.float64]:
-        """(..., 16) probabilities of one horizon, normalised in double precision."""
-        known = [each.bars for each in self.fitted.fits]
+        """Probabilities (..., 16) of the sum over so many bars, normalised in double precision.
+
+        `hidden` (..., D) is the trunk's last hidden state, `inputs` (..., F) the fields it read.
+        """
+        known = [fit.bars for fit in self.fitted.fits]
         if bars not in known:
             raise unknown_horizon(bars, known)
-        outputs = slice(
-            known.index(bars) * NUM_RETURN_BUCKETS, (known.index(bars) + 1) * NUM_RETURN_BUCKETS
-        )
-        second, bias = self.tensors["second.weight"][outputs], self.tensors["second.bias"][outputs]
-        centre, spread = self.tensors["centre"], self.tensors["spread"]
-        h_ND, x_NF = (each.reshape(-1, each.shape[-1]) for each in (hidden, inputs))
+        first_output = known.index(bars) * NUM_RETURN_BUCKETS
+        outputs = slice(first_output, first_output + NUM_RETURN_BUCKETS)
+        second = self.tensors["second.weight"][outputs].T
+        second_bias = self.tensors["second.bias"][outputs]
+        h_ND = hidden.reshape(-1, hidden.shape[-1])
+        x_NF = inputs.reshape(-1, inputs.shape[-1])
         logits = np.empty((len(h_ND), NUM_RETURN_BUCKETS))
-        for start in range(0, len(logits), _BLOCK):
-            rows = slice(start, start + _BLOCK)
-            x = np.clip(x_NF[rows, : len(centre)].astype(np.float32), -INPUT_LIMIT, INPUT_LIMIT)
-            x = np.where(spread > LEAST_USED, (x - centre) / spread, np.float32(0))
-            first = np.concatenate([h_ND[rows], x], axis=1) @ self.tensors["first.weight"].T
-            logits[rows] = (
-                gelu((first + self.tensors["first.bias"]) * GELU_SCALE) @ (second.T * GELU_SCALE)
-                + bias
-            )
+        for start in range(0, len(logits), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            entering = np.concatenate([h_ND[rows], self._standardised(x_NF[rows])], axis=1)
+            middle = entering @ self.tensors["first.weight"].T + self.tensors["first.bias"]
+            logits[rows] = gelu(middle * GELU_SCALE) @ (second * GELU_SCALE) + second_bias
         probs = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        return np.asarray(probs / probs.sum(axis=-1, keepdims=True)).reshape(*hidden.shape[:-1], -1)
+        probs /= probs.sum(axis=-1, keepdims=True)
+        return np.asarray(probs.reshape(*hidden.shape[:-1], -1))
+
+    def _standardised(self, x_NF: Floats) -> Floats:
+        """(N, F) clipped fields in units of their spread on Train, 0 where they were constant."""
+        centre = self.tensors["centre"]
+        spread = self.tensors["spread"]
+        x = np.clip(x_NF[:, : len(centre)].astype(np.float32), -INPUT_LIMIT, INPUT_LIMIT)
+        return np.where(spread > LEAST_USED, (x - centre) / spread, np.float32(0))
 
     def save(self, path: Path) -> str:
         """Write atomically; returns the hash of the tensors."""
@@ -84,33 +96,46 @@ class HorizonHeads:
 
 
 def unknown_horizon(bars: object, known: list[int]) -> ConfigError:
-    expected = f"{', '.join(map(str, [1, *known]))} bars"
-    fix = f"vaiom horizons RUN --horizons {','.join(map(str, [*known, bars]))}"
-    return ConfigError("the model has no such horizon", expected=expected, got=bars, fix=fix)
+    """The error of a number of bars for which the model has no head."""
+    wanted = ",".join(map(str, [*known, bars]))
+    return ConfigError(
+        "the model has no such horizon",
+        expected=f"{', '.join(map(str, [1, *known]))} bars",
+        got=bars,
+        fix=f"vaiom horizons RUN --horizons {wanted}",
+    )
 
 
 def load_horizons(path: Path, card: ModelCard) -> HorizonHeads:
     """Load the heads of this very model, or raise an error that says why they cannot be trusted."""
     header, tensors = read_tensors(path, FORMAT, FORMAT_VERSION)
+    fix = "vaiom horizons RUN"
     try:
-        fitted = from_json(
-            FittedHorizons, {name: header[name] for name in FittedHorizons.__dataclass_fields__}
-        )
-        num_fields, outputs = card.config.num_continuous, len(fitted.fits) * NUM_RETURN_BUCKETS
-        shapes = {"first.weight": (WIDTH, card.config.width + num_fields), "first.bias": (WIDTH,)}
-        shapes |= {"second.weight": (outputs, WIDTH), "second.bias": (outputs,)}
-        shapes |= {"centre": (num_fields,), "spread": (num_fields,)}
+        names = FittedHorizons.__dataclass_fields__
+        fitted = from_json(FittedHorizons, {name: header[name] for name in names})
+        num_fields = card.config.num_continuous
+        num_outputs = len(fitted.fits) * NUM_RETURN_BUCKETS
+        shapes = {
+            "first.weight": (WIDTH, card.config.width + num_fields),
+            "first.bias": (WIDTH,),
+            "second.weight": (num_outputs, WIDTH),
+            "second.bias": (num_outputs,),
+            "centre": (num_fields,),
+            "spread": (num_fields,),
+        }
         if {name: array.shape for name, array in tensors.items()} != shapes:
             raise ValueError("tensors of other heads")
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         got = str(error).splitlines()[0]
         raise CheckpointError(
-            "not the horizons of a model", where=path, got=got, fix="vaiom horizons RUN"
+            "not the horizons of a model", where=path, got=got, fix=fix
         ) from error
     if fitted.checkpoint_sha256 != card.sha256:
-        problem = "the horizons were fitted to another checkpoint than the run's best one"
-        got = fitted.checkpoint_sha256
         raise CheckpointError(
-            problem, where=path, expected=card.sha256, got=got, fix="vaiom horizons RUN"
+            "the horizons were fitted to another checkpoint than the run's best one",
+            where=path,
+            expected=card.sha256,
+            got=fitted.checkpoint_sha256,
+            fix=fix,
         )
     return HorizonHeads(fitted=fitted, tensors=tensors)

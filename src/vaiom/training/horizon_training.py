@@ -1,10 +1,14 @@
-"""Training of the heads for longer horizons on a frozen trunk's hidden states."""
+"""Training of the heads for longer horizons on a frozen trunk's hidden states.
+
+Enters: a checkpoint and a corpus. Leaves: `HorizonHeads`, selected on Validation. Not in the paper.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,12 +26,23 @@ from vaiom.model.config import INPUT_LIMIT, ModelConfig, class_of
 from vaiom.model.horizon_heads import LEAST_SPREAD, LEAST_USED, WIDTH, FittedHorizons, HorizonHeads
 from vaiom.training.windows import Rows, hidden_states
 
-EPOCHS, CHECKS = 3, 8
-"""Passes over Train, and Validations in each."""
-STEPS, BATCHES = 800, (256, 4_096)
-"""Approximate number of steps, and the smallest and largest batch that it is reached with."""
-LEARNING_RATE, WEIGHT_DECAY, DROPOUT, EMA_DECAY = 2e-3, 0.05, 0.4, 0.99
-_NONE = -1
+EPOCHS = 3
+"""Passes over Train."""
+CHECKS = 8
+"""Validations in each epoch."""
+STEPS = 800
+"""Approximate number of steps, by which the batch is chosen."""
+BATCHES = (256, 4_096)
+"""The smallest and the largest batch."""
+LEARNING_RATE = 2e-3
+WEIGHT_DECAY = 0.05
+DROPOUT = 0.4
+EMA_DECAY = 0.99
+_WARMUP_SHARE = 0.05
+_OUTPUT_SCALE = 0.1
+"""Of the initial output weights: training starts near the shares of the buckets."""
+_NO_EVENT = -1
+"""Class of a row that is no event of a horizon."""
 
 
 class HorizonNetwork(nn.Module):
@@ -35,7 +50,8 @@ class HorizonNetwork(nn.Module):
 
     def __init__(self, config: ModelConfig, num_horizons: int, rate: float = 0.0) -> None:
         super().__init__()
-        self.rate, self.num_fields = rate, config.num_continuous
+        self.rate = rate
+        self.num_fields = config.num_continuous
         self.first = nn.Linear(config.width + self.num_fields, WIDTH)
         self.second = nn.Linear(WIDTH, num_horizons * NUM_RETURN_BUCKETS)
         self.register_buffer("centre", torch.zeros(self.num_fields))
@@ -45,13 +61,47 @@ class HorizonNetwork(nn.Module):
         x_NF = x_NF[..., : self.num_fields].float().clamp(-INPUT_LIMIT, INPUT_LIMIT)
         spread = self.get_buffer("spread")
         own = torch.where(spread > LEAST_USED, (x_NF - self.get_buffer("centre")) / spread, 0.0)
-        hidden = dropout(
-            gelu(self.first(torch.cat([h_ND.float(), own], dim=-1))), self.rate, self.training
-        )
-        log_probs: Tensor = (
-            self.second(hidden).unflatten(-1, (-1, NUM_RETURN_BUCKETS)).log_softmax(dim=-1)
-        )
+        middle = gelu(self.first(torch.cat([h_ND.float(), own], dim=-1)))
+        logits = self.second(dropout(middle, self.rate, self.training))
+        log_probs: Tensor = logits.unflatten(-1, (-1, NUM_RETURN_BUCKETS)).log_softmax(dim=-1)
         return log_probs
+
+    @torch.no_grad()
+    def start_from(self, events: HorizonEvents, draw: torch.Generator) -> None:
+        """Random weights, the inputs standardised, the outputs at the shares of their buckets."""
+        for weight in (self.first.weight, self.second.weight):
+            # Drawn on the CPU: the same start on every device.
+            weight.copy_(torch.randn(weight.shape, generator=draw) * weight.shape[1] ** -0.5)
+        self.second.weight.mul_(_OUTPUT_SCALE)
+        self.first.bias.zero_()
+        num_horizons = events.class_NH.shape[1]
+        for place, class_N in enumerate(events.class_NH.T):
+            counts = torch.bincount(class_N - _NO_EVENT, minlength=NUM_RETURN_BUCKETS + 1)[1:] + 1.0
+            self.second.bias.view(num_horizons, -1)[place] = (counts / counts.sum()).log()
+        own = events.x_NF[:, : self.num_fields].float()
+        self.get_buffer("centre").copy_(own.mean(dim=0))
+        self.get_buffer("spread").copy_(own.std(dim=0) + LEAST_SPREAD)
+
+    @torch.no_grad()
+    def mean_bits(self, events: HorizonEvents) -> list[float]:
+        """Mean bits per event of each horizon."""
+        log_probs = self(events.h_ND, events.x_NF)
+        bits = []
+        for place, class_N in enumerate(events.class_NH.T):
+            nats = nll_loss(log_probs[:, place], class_N, ignore_index=_NO_EVENT)
+            bits.append(float(nats) / math.log(2))
+        return bits
+
+
+class HorizonEvents(NamedTuple):
+    """Rows that are an event of some horizon, on a device."""
+
+    h_ND: Tensor
+    """Hidden states of the trunk."""
+    x_NF: Tensor
+    """The fields that the trunk read."""
+    class_NH: Tensor
+    """Classes by horizon, `_NO_EVENT` where a row is no event of it."""
 
 
 def train_horizons(
@@ -65,24 +115,24 @@ def train_horizons(
 ) -> HorizonHeads:
     """Fit scale, buckets and shape of each horizon on Train, then the heads, selected on
     Validation.
+
+    `horizons` are numbers of bars. The trunk does not change.
     """
-    device, config = torch.device(device), checkpoint.config
+    device = torch.device(device)
+    config = checkpoint.config
     views = [corpus.with_target(bars) for bars in sorted(set(horizons))]
-    rows, targets = zip(
-        *(_events(views, split, config.history) for split in (TRAIN, VALIDATION)), strict=True
-    )
-    inputs = corpus.inputs(config)
-    hidden = hidden_states(
-        checkpoint.model.to(device), corpus, np.concatenate(rows), device, progress
-    )
-    train, held_out = (
-        (h, torch.from_numpy(inputs[at]).to(device), torch.from_numpy(classes).to(device))
-        for h, at, classes in zip(
-            hidden.split([len(each) for each in rows]), rows, targets, strict=True
-        )
-    )
-    heads, bits = _learn(
-        HorizonNetwork(config, len(views), DROPOUT).to(device), train, held_out, seed
+    train_rows, train_classes = _targets(views, TRAIN, config.history)
+    held_out_rows, held_out_classes = _targets(views, VALIDATION, config.history)
+    rows = np.concatenate([train_rows, held_out_rows])
+    h_ND = hidden_states(checkpoint.model.to(device), corpus, rows, device, progress)
+    x_NF = torch.from_numpy(corpus.inputs(config)[rows]).to(device)
+    class_NH = torch.from_numpy(np.concatenate([train_classes, held_out_classes])).to(device)
+    size = len(train_rows)
+    network, bits = _learn(
+        HorizonNetwork(config, len(views), DROPOUT).to(device),
+        HorizonEvents(h_ND[:size], x_NF[:size], class_NH[:size]),
+        HorizonEvents(h_ND[size:], x_NF[size:], class_NH[size:]),
+        seed,
     )
     fitted = FittedHorizons(
         checkpoint_sha256=checkpoint.sha256,
@@ -91,89 +141,59 @@ def train_horizons(
         validation_bits={str(view.horizon): each for view, each in zip(views, bits, strict=True)},
         fits=tuple(view.target().fit for view in views),
     )
-    return HorizonHeads(fitted=fitted, tensors=arrays_of(heads.state_dict()))
+    return HorizonHeads(fitted=fitted, tensors=arrays_of(network.state_dict()))
 
 
-Events = tuple[Tensor, Tensor, Tensor]
-"""Hidden states (N, D), inputs (N, F) and classes (N, H), negative where a row is no event of a
-horizon.
-"""
-
-
-def _events(views: Sequence[Corpus], split: str, history: int) -> tuple[Rows, Rows]:
-    """Rows that are an event of any horizon, and their classes (n, H)."""
+def _targets(views: Sequence[Corpus], split: str, history: int) -> tuple[Rows, Rows]:
+    """Rows (n,) that are an event of any horizon, and their classes (n, H)."""
     endpoints = [view.endpoints(split, history) for view in views]
     rows = np.unique(np.concatenate(endpoints))
-    targets = np.full((len(rows), len(views)), _NONE, np.int64)
+    classes = np.full((len(rows), len(views)), _NO_EVENT, np.int64)
     for place, (view, own) in enumerate(zip(views, endpoints, strict=True)):
         if not len(own):
-            raise DataError(
-                f"{split} holds no event of {view.horizon} bars",
-                where=view.path,
-                fix="a shorter horizon",
-            )
-        targets[np.searchsorted(rows, own), place] = class_of(
-            view.target_return[own].astype(np.int64)
-        )
-    return rows, targets
+            problem = f"{split} holds no event of {view.horizon} bars"
+            raise DataError(problem, where=view.path, fix="a shorter horizon")
+        buckets = view.target_return[own].astype(np.int64)
+        classes[np.searchsorted(rows, own), place] = class_of(buckets)
+    return rows, classes
 
 
 def _learn(
-    heads: HorizonNetwork, train: Events, held_out: Events, seed: int
+    network: HorizonNetwork, train: HorizonEvents, held_out: HorizonEvents, seed: int
 ) -> tuple[HorizonNetwork, list[float]]:
     """The averaged weights that were best on the held-out rows, and their bits per event of each
     horizon.
     """
-    hidden, inputs, classes = train
+    size = len(train.h_ND)
     draw = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in (
-            heads.first.weight,
-            heads.second.weight,
-        ):  # on the CPU: the same start on every device
-            weight.copy_(torch.randn(weight.shape, generator=draw) * weight.shape[1] ** -0.5)
-        heads.second.weight.mul_(0.1)
-        heads.first.bias.zero_()
-        for place in range(classes.shape[1]):
-            counts = torch.bincount(classes[:, place] + 1, minlength=17)[1:] + 1.0
-            heads.second.bias.view(classes.shape[1], -1)[place] = (counts / counts.sum()).log()
-        own = inputs[:, : heads.num_fields].float()
-        heads.get_buffer("centre").copy_(own.mean(dim=0))
-        heads.get_buffer("spread").copy_(own.std(dim=0) + LEAST_SPREAD)
-    mean, best, least = copy.deepcopy(heads).eval(), copy.deepcopy(heads).eval(), math.inf
-    batch = min(max(EPOCHS * len(hidden) // STEPS, BATCHES[0]), BATCHES[1], len(hidden))
-    every = max(1, len(hidden) // batch // CHECKS)
-    steps = every * CHECKS * EPOCHS
-    optimizer = torch.optim.AdamW(heads.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    network.start_from(train, draw)
+    averaged = copy.deepcopy(network).eval()
+    best = averaged
+    least = math.inf
+    smallest, largest = BATCHES
+    batch = min(max(EPOCHS * size // STEPS, smallest), largest, size)
+    steps_per_check = max(1, size // batch // CHECKS)
+    steps = steps_per_check * CHECKS * EPOCHS
+    optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, LEARNING_RATE, total_steps=steps, pct_start=0.05
+        optimizer, LEARNING_RATE, total_steps=steps, pct_start=_WARMUP_SHARE
     )
-    heads.train()
+    network.train()
     torch.manual_seed(seed)
     for step in range(1, steps + 1):
-        at = torch.randint(len(hidden), (batch,), generator=draw).to(hidden.device)
-        loss = nll_loss(
-            heads(hidden[at], inputs[at]).flatten(0, 1), classes[at].flatten(), ignore_index=_NONE
-        )
+        at = torch.randint(size, (batch,), generator=draw).to(train.h_ND.device)
+        log_probs = network(train.h_ND[at], train.x_NF[at]).flatten(0, 1)
+        loss = nll_loss(log_probs, train.class_NH[at].flatten(), ignore_index=_NO_EVENT)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
         with torch.no_grad():
-            for kept, new in zip(mean.parameters(), heads.parameters(), strict=True):
+            for kept, new in zip(averaged.parameters(), network.parameters(), strict=True):
                 kept.lerp_(new, 1 - EMA_DECAY)
-        if step % every == 0 and (bits := sum(_bits(mean, held_out))) < least:
-            best, least = copy.deepcopy(mean), bits
-    return best, _bits(best, held_out)
-
-
-def _bits(heads: HorizonNetwork, events: Events) -> list[float]:
-    """Mean bits per event of each horizon."""
-    hidden, inputs, classes = events
-    with torch.no_grad():
-        log_probs = heads(hidden, inputs)
-    nats = [
-        nll_loss(log_probs[:, place], classes[:, place], ignore_index=_NONE)
-        for place in range(classes.shape[1])
-    ]
-    return [float(each) / math.log(2) for each in nats]
+        if step % steps_per_check == 0:
+            bits = sum(averaged.mean_bits(held_out))
+            if bits < least:
+                best = copy.deepcopy(averaged)
+                least = bits
+    return best, best.mean_bits(held_out)
