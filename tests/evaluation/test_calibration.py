@@ -4,20 +4,14 @@ loops.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from simulated_market import randomised_pit
 
 from vaiom.evaluation.calibration import (
     calibrate,
     kuiper_test,
     measure_reliability,
-    score_group,
-    score_groups,
 )
 
 
@@ -54,28 +48,6 @@ def drawn(rng: np.random.Generator, probs: np.ndarray) -> np.ndarray:
     return 1 + (rng.random((len(probs), 1)) > np.cumsum(probs, axis=1)[:, :-1]).sum(axis=1)
 
 
-@given(seed=st.integers(0, 1_000), count=st.integers(1, 30))
-def test_scores_equal_plain_loops(seed: int, count: int) -> None:
-    rng = np.random.default_rng(seed)
-    probs = rng.dirichlet(np.full(16, 0.7), count)
-    buckets = rng.integers(1, 17, count)
-    brier = ranked = entropy = predicted = observed = 0.0
-    for row, bucket in zip(probs, buckets, strict=True):
-        brier += sum((p - (k + 1 == bucket)) ** 2 for k, p in enumerate(row)) / count
-        ranked += sum((sum(row[: k + 1]) - (bucket <= k + 1)) ** 2 for k in range(15)) / 15 / count
-        entropy -= sum(p * math.log2(p) for p in row if p > 0) / count
-        predicted += (sum(row[:4]) + sum(row[12:])) / count
-        observed += (bucket <= 4 or bucket >= 13) / count
-    got = score_group("all", probs, buckets, rng.random(count))
-    assert (got.group, got.num_events) == ("all", count)
-    assert got.brier == pytest.approx(brier, abs=1e-9)
-    assert got.ranked_probability_score == pytest.approx(ranked, abs=1e-9)
-    assert got.entropy_bits == pytest.approx(entropy, abs=1e-6)
-    assert (got.tails_predicted, got.tails_observed) == pytest.approx(
-        (predicted, observed), abs=1e-9
-    )
-
-
 def test_reliability_groups_events_by_forecast() -> None:
     predicted = np.repeat([0.1, 0.6], 50)
     came = np.concatenate([np.arange(50) < 10, np.arange(50) < 30]).astype(float)
@@ -107,13 +79,3 @@ def test_a_true_law_is_reliable_everywhere_and_a_sharpened_one_is_not() -> None:
     assert worse.overall.entropy_bits < got.overall.entropy_bits
     assert worse.overall.brier > got.overall.brier
     assert worse.overall.ranked_probability_score > got.overall.ranked_probability_score
-
-
-def test_groups_are_scored_apart() -> None:
-    rng = np.random.default_rng(7)
-    probs = rng.dirichlet(np.full(16, 3.0), 40)
-    buckets, hours = drawn(rng, probs), np.repeat([3, 21], 20)
-    pit = rng.random(40)
-    first, second = score_groups(probs, buckets, pit, hours)
-    assert first == score_group("3", probs[:20], buckets[:20], pit[:20])
-    assert second == score_group("21", probs[20:], buckets[20:], pit[20:])
