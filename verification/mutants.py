@@ -567,7 +567,7 @@ def main() -> int:
         "--room", action="append", default=[], help="lines of this one alone; may be repeated"
     )
     parser.add_argument("--own", action="store_true", help="run the tests of these rooms alone")
-    parser.add_argument("--tests", nargs="*", default=["tests", "verification"], help="some of them alone")
+    parser.add_argument("--tests", nargs="*", default=["tests", "verification"], help="some alone")
     parser.add_argument("--seed", help="what draws the lines; else the commit's hash")
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="begin no further break after them"
