@@ -70,7 +70,7 @@ def spans_of(corpus: Corpus, splits: Mapping[str, Rows]) -> dict[str, Span]:
     return spans
 
 
-class Window(NamedTuple):
+class ReturnWindow(NamedTuple):
     """Successive moves of one asset, at a place in its moves."""
 
     symbol: str
@@ -128,7 +128,7 @@ def prove_duplicates(
     proof.notes.append(f"stretches of {2 * SAME_SIGNS} moves")
 
 
-def _twins(returns: Mapping[str, Returns]) -> tuple[list[tuple[Window, Window]], int]:
+def _twins(returns: Mapping[str, Returns]) -> tuple[list[tuple[ReturnWindow, ReturnWindow]], int]:
     """Pairs of windows whose signs agree or are all opposite, and how many windows there are."""
     symbols = list(returns)
     moves = [each.moves() for each in returns.values()]
@@ -140,8 +140,8 @@ def _twins(returns: Mapping[str, Returns]) -> tuple[list[tuple[Window, Window]],
     # Every window that has a twin is beside one of them.
     first = np.flatnonzero(code[order][1:] == code[order][:-1])
 
-    def window(at: np.intp) -> Window:
-        return Window(symbols[asset[at]], moves[asset[at]], place[at])
+    def window(at: np.intp) -> ReturnWindow:
+        return ReturnWindow(symbols[asset[at]], moves[asset[at]], place[at])
 
     pairs = zip(order[first], order[first + 1], strict=True)
     return [(window(one), window(other)) for one, other in pairs], len(code)

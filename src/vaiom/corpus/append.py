@@ -18,7 +18,7 @@ import polars as pl
 from vaiom import files
 from vaiom.corpus.build import require_timeframe, source_of, write_buckets, write_rows
 from vaiom.corpus.generation import write_generation
-from vaiom.corpus.manifest import STATE_NAME, SourceFile, damaged
+from vaiom.corpus.manifest import STATE_NAME, InputFile, damaged
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.corpus.writer import CorpusWriter
 from vaiom.errors import DataError
@@ -83,7 +83,7 @@ def _write_longer(
             states[symbol] = write_rows(writer, symbol, added, states[symbol])
             stop = writer.slices[symbol].stop
             write_buckets(writer, slice(stop - len(frame), stop), old.tokenizer)
-        sources = [SourceFile(**entry) for entry in old.manifest["inputs"]]
+        sources = [InputFile(**entry) for entry in old.manifest["inputs"]]
         sources += [source_of(file, len(frame)) for file, frame in fresh.items()]
         write_generation(path, writer, old, states, sources)
 

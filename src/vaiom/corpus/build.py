@@ -19,7 +19,7 @@ import polars as pl
 from vaiom import files
 from vaiom.codec import from_json, to_json
 from vaiom.corpus.generation import write_generation
-from vaiom.corpus.manifest import TOKENIZER_NAME, SourceFile, keep_ledger
+from vaiom.corpus.manifest import TOKENIZER_NAME, InputFile, keep_ledger
 from vaiom.corpus.series import Series
 from vaiom.corpus.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.corpus.store import Corpus, open_corpus
@@ -210,7 +210,7 @@ class _Written:
     """What writing an asset's rows leaves besides them."""
 
     state: AssetState
-    source: SourceFile
+    source: InputFile
 
 
 @dataclass(frozen=True)
@@ -275,10 +275,10 @@ def _write_file(writer: CorpusWriter, path: Path, timeframe: str) -> _Written:
     return _Written(state=state, source=source_of(path, len(frame)))
 
 
-def source_of(file: Path, rows_taken: int) -> SourceFile:
+def source_of(file: Path, rows_taken: int) -> InputFile:
     """What the manifest tells of a file of bars."""
     sha256 = files.sha256_file(file)
-    return SourceFile(symbol=file.stem, file=file.name, sha256=sha256, rows_taken=rows_taken)
+    return InputFile(symbol=file.stem, file=file.name, sha256=sha256, rows_taken=rows_taken)
 
 
 def write_rows(writer: CorpusWriter, symbol: str, bars: BarArrays, state: AssetState) -> AssetState:

@@ -16,8 +16,8 @@ import numpy as np
 from vaiom import files
 from vaiom.corpus.manifest import (
     STATE_NAME,
+    InputFile,
     Manifest,
-    SourceFile,
     StoredColumn,
     StoredSeries,
     write_manifest,
@@ -34,7 +34,7 @@ def write_generation(
     writer: CorpusWriter,
     built: Corpus,
     states: Mapping[str, AssetState],
-    sources: Sequence[SourceFile],
+    sources: Sequence[InputFile],
 ) -> None:
     """Finish the writer's rows and move them into a corpus folder, then write its manifest.
 

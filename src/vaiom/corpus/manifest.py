@@ -55,7 +55,7 @@ class StoredColumn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceFile:
+class InputFile:
     """A file of bars that rows were made of."""
 
     symbol: str
@@ -82,7 +82,7 @@ class Manifest:
     tokenizer_sha256: str
     like: str | None = None
     """The hash of the tokenizer whose edges were taken over."""
-    inputs: list[SourceFile]
+    inputs: list[InputFile]
     folder: str
     """The folder of the columns and the states."""
     arrays: dict[str, StoredColumn]

@@ -25,7 +25,7 @@ from vaiom.features.fields import INVALID
 from vaiom.features.typing import Columns
 from vaiom.forecast.bars import moment_of
 from vaiom.model.config import class_of
-from vaiom.serve.schemas import Calibration, Drift, SettledForecast
+from vaiom.serve.schemas import Drift, LiveCalibration, SettledForecast
 
 WINDOW = 500
 """Scored bars of an asset in its running means."""
@@ -163,7 +163,7 @@ def measure_drift(settled: Sequence[SettledForecast], alert_bits: float) -> Drif
     )
 
 
-def measure_calibration(settled: Sequence[SettledForecast]) -> Calibration:
+def measure_calibration(settled: Sequence[SettledForecast]) -> LiveCalibration:
     """PIT bins, even for a calibrated model, and coverage of the central intervals."""
     pits = np.array([each.pit for each in settled if each.pit is not None])
     counts, _ = np.histogram(pits, PIT_BINS, (0.0, 1.0))
@@ -171,4 +171,4 @@ def measure_calibration(settled: Sequence[SettledForecast]) -> Calibration:
     if len(pits):
         for level in COVERAGES:
             coverage[str(level)] = float((np.abs(pits - 0.5) <= level / 2).mean())
-    return Calibration(scored=len(pits), pit_counts=counts.tolist(), coverage=coverage)
+    return LiveCalibration(scored=len(pits), pit_counts=counts.tolist(), coverage=coverage)

@@ -343,7 +343,7 @@ class MaskedBar(Bar):
     masks: list[str]
 
 
-class Calibration(BaseModel):
+class LiveCalibration(BaseModel):
     """PITs of realised returns in ten even bins, and coverages."""
 
     scored: int
@@ -365,7 +365,7 @@ class HistoryAnswer(BaseModel):
     symbol: str
     bars: list[MaskedBar]
     forecasts: list[SettledForecast]
-    calibration: Calibration
+    calibration: LiveCalibration
     quality: Quality
 
 
