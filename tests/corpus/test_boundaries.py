@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 
 from strategies import random_bars
 from vaiom.corpus.build import CorpusConfig, build_corpus, corpus_in_memory
@@ -33,13 +34,13 @@ AFTER = SplitConfig(
 def require_same(moved: Corpus, built: Corpus, rounding: float) -> None:
     assert moved.splits == built.splits
     for name in ("return", "gap", "vol_regime"):
-        np.testing.assert_allclose(moved.edges[name], built.edges[name], rtol=1e-6, atol=1e-7)
-    np.testing.assert_array_equal(moved.edges["return"], built.edges["return"])
-    np.testing.assert_array_equal(moved.target_return, built.target_return)
+        assert_allclose(moved.edges[name], built.edges[name], rtol=1e-6, atol=1e-7)
+    assert_array_equal(moved.edges["return"], built.edges["return"])
+    assert_array_equal(moved.target_return, built.target_return)
     assert moved.tokenizer.zero_share == built.tokenizer.zero_share
     for split in built.splits.names:
         rows = moved.endpoints(split, 16, unseal=True)
-        np.testing.assert_array_equal(rows, built.endpoints(split, 16, unseal=True))
+        assert_array_equal(rows, built.endpoints(split, 16, unseal=True))
     for name in ("gap_bucket", "vol_regime"):
         other = np.mean(moved.columns[name] != built.columns[name])
         assert other <= rounding, name
@@ -57,7 +58,7 @@ def test_on_bars_with_holes(tmp_path: Path) -> None:
     assert moved.tokenizer.sha256 != corpus.tokenizer.sha256
     # Nothing was written, and the corpus itself did not move.
     assert moved.path is None
-    np.testing.assert_array_equal(corpus.with_splits(BEFORE).target_return, corpus.target_return)
+    assert_array_equal(corpus.with_splits(BEFORE).target_return, corpus.target_return)
 
 
 def test_on_real_bars(shared_data: Path, tmp_path: Path) -> None:

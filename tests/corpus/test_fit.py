@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_allclose, assert_array_equal
 
 from vaiom.corpus.tokenizer import (
     Tokenizer,
@@ -47,7 +48,7 @@ def test_edges_are_the_tails_and_the_inner_quantiles() -> None:
     values = np.linspace(-4, 4, 8001)
     inner = np.quantile(values[(values > -2) & (values < 2)], [0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9])
     expected = [-math.inf, -8, -5, -3, -2, *inner, 2, 3, 5, 8, math.inf]
-    np.testing.assert_allclose(fit_signed_edges(values), expected, atol=1e-15)
+    assert_allclose(fit_signed_edges(values), expected, atol=1e-15)
 
 
 def test_repeated_quantiles_collapse_as_in_the_papers_gap_map() -> None:
@@ -57,16 +58,14 @@ def test_repeated_quantiles_collapse_as_in_the_papers_gap_map() -> None:
 
 def test_the_cutoffs_themselves_stay_outside_the_quantiles() -> None:
     inside = np.linspace(-1, 1, 101)
-    np.testing.assert_array_equal(
+    assert_array_equal(
         fit_signed_edges(np.array([-2.0, *inside, 2.0, 2.0])), fit_signed_edges(inside)
     )
 
 
 def test_regimes_are_plain_quantiles() -> None:
     values = np.random.default_rng(0).normal(size=1000)
-    np.testing.assert_array_equal(
-        fit_regime_edges(values)[1:-1], np.quantile(values, [0.2, 0.4, 0.6, 0.8])
-    )
+    assert_array_equal(fit_regime_edges(values)[1:-1], np.quantile(values, [0.2, 0.4, 0.6, 0.8]))
 
 
 def test_nothing_to_fit_on_is_an_error_with_a_way_out() -> None:
@@ -94,7 +93,7 @@ def test_knots_are_quantiles_shrunk_to_even_ones() -> None:
             own = np.quantile(inside, level) if len(inside) else 0.0
             expected = (PIECES * even + len(inside) * own) / (PIECES + len(inside))
             assert shape.knots[bucket * PIECES + piece] == pytest.approx(expected)
-    np.testing.assert_array_equal(shape.knots[::PIECES], EDGES[1:-1])
+    assert_array_equal(shape.knots[::PIECES], EDGES[1:-1])
 
 
 @pytest.mark.parametrize("count", [0, 1, 49, 50, 400])
@@ -170,6 +169,8 @@ def test_ids_of_assets_and_classes() -> None:
     # A new asset has its default class, and the first if the model has none such.
     known = {"AAPL": 2, "EURUSD": 0, "XAUUSD": 1, "XAGUSD": 1, "BTCUSDT": 0}
     assert {symbol: TOKENIZER.class_id(symbol) for symbol in known} == known
+    assert TOKENIZER.meta("XAUUSD").tolist() == [3, 1, 0]
+    assert TOKENIZER.meta("XAGUSD").tolist() == [0, 1, 0]
     assert TOKENIZER.num_buckets == {"return": 16, "gap": 3, "vol_regime": 2}
     sizes = TOKENIZER.vocabulary_sizes
     assert [sizes[name] for name in ("asset_id", "asset_class_id", "gap_bucket", "vol_regime")] == [

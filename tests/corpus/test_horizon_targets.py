@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from strategies import random_bars
 from vaiom.codec import from_json, to_json
@@ -73,13 +74,13 @@ def test_a_target_is_made_of_exactly_the_next_bars(row: int, value: float) -> No
     inside = np.arange(max(row - BARS, asset.start), row)
     assert set(np.flatnonzero(differs)) <= set(inside)
     assert set(inside) <= set(np.flatnonzero(differs | np.isnan(view().log_ret_next)))
-    np.testing.assert_array_equal(other.target_scale, view().target_scale)
+    assert_array_equal(other.target_scale, view().target_scale)
 
 
 def test_it_is_the_log_of_the_prices_ratio_and_needs_every_price() -> None:
     closes = np.log(random_bars(1_700, 1)["Close"].to_numpy())
     own, sums = corpus().asset_slices["XAUUSD"], view().log_ret_next
-    np.testing.assert_allclose(sums[own][:-BARS], closes[BARS:] - closes[:-BARS], atol=1e-12)
+    assert_allclose(sums[own][:-BARS], closes[BARS:] - closes[:-BARS], atol=1e-12)
     assert np.isnan(sums[own][-BARS:]).all()
     # A missing close takes its own bar and the next one; an absurd one leaves two absurd returns.
     for lost in (300, 900, 600):
@@ -125,7 +126,7 @@ def test_the_buckets_inside_the_tails_hold_their_shares_of_train() -> None:
     )
     counts = np.bincount(view().target_return[rows], minlength=NUM_RETURN_BUCKETS + 1)[5:13]
     expected = np.diff((0, *INTERIOR_QUANTILES, 1)) * counts.sum()
-    np.testing.assert_allclose(counts, expected, atol=1)
+    assert_allclose(counts, expected, atol=1)
 
 
 def test_the_scale_knows_the_hours_that_come() -> None:
@@ -143,16 +144,12 @@ def test_a_fit_is_stored_and_read_back_to_the_bit() -> None:
     fit = view().target().fit
     again = from_json(TargetFit, to_json(fit))
     assert to_json(again) == to_json(fit)
-    np.testing.assert_array_equal(
-        again.scale(corpus().columns, corpus().meta[:, 0]), view().target_scale
-    )
+    assert_array_equal(again.scale(corpus().columns, corpus().meta[:, 0]), view().target_scale)
 
 
 def test_one_bar_is_a_horizon_too() -> None:
     one = fit_of_next_bar(corpus().tokenizer)
-    np.testing.assert_array_equal(
-        one.scale(corpus().columns, corpus().meta[:, 0]), corpus().sigma20
-    )
+    assert_array_equal(one.scale(corpus().columns, corpus().meta[:, 0]), corpus().sigma20)
     assert one.zero_share[1:] == corpus().tokenizer.zero_share
 
 
@@ -181,7 +178,7 @@ def test_usual_sizes_are_means_shrunk_twice() -> None:
             here = own & (slots == slot)
             of_slot = (size[here].sum() + 100 * of_asset) / (here.sum() + 100)
             assert found[asset, slot] == pytest.approx(of_slot / size.mean(), abs=5.1e-5)
-    np.testing.assert_array_equal(found, found.round(4))
+    assert_array_equal(found, found.round(4))
 
 
 def test_a_fit_is_that_of_the_train_sums() -> None:
@@ -206,12 +203,12 @@ def test_a_fit_is_that_of_the_train_sums() -> None:
     )
     slots = (seconds // 3_600 + 72) % 168  # the first hour of 1970 was a Thursday's
     z = seen.log_ret_next[events] / (flat.sigma20[events] * np.sqrt(BARS))
-    np.testing.assert_array_equal(fit.slot_scale, usual_sizes(np.abs(z), assets, slots, (3, 168)))
+    assert_array_equal(fit.slot_scale, usual_sizes(np.abs(z), assets, slots, (3, 168)))
     z /= fit.slot_scale[assets, slots]
     inner = np.quantile(z[np.abs(z) < 2], INTERIOR_QUANTILES)
-    np.testing.assert_allclose(fit.edges[5:12], inner)
-    np.testing.assert_array_equal(seen.target_return[events], bucket_of(fit.edges, z))
-    np.testing.assert_allclose(
+    assert_allclose(fit.edges[5:12], inner)
+    assert_array_equal(seen.target_return[events], bucket_of(fit.edges, z))
+    assert_allclose(
         seen.target_scale[events],
         flat.sigma20[events] * np.sqrt(BARS) * fit.slot_scale[assets, slots],
     )
@@ -223,8 +220,8 @@ def test_a_corpus_at_a_horizon_says_what_it_is() -> None:
     assert corpus().target().horizon == corpus().target(1).horizon == 1
     assert seen.with_target(1).target_return.tolist() == corpus().target_return.tolist()
     assert seen.return_shape is seen.target().shape
-    np.testing.assert_array_equal(seen.edges["return"], seen.target().edges)
-    np.testing.assert_array_equal(seen.edges["gap"], corpus().edges["gap"])
+    assert_array_equal(seen.edges["return"], seen.target().edges)
+    assert_array_equal(seen.edges["gap"], corpus().edges["gap"])
     assert not seen.target_return[seen.target_bad].any()
     assert np.isnat(seen.target_timestamps[1_700 - BARS : 1_700]).all()
     assert seen.target_timestamps[0] == corpus().timestamps[BARS]
@@ -239,7 +236,7 @@ def test_the_next_bar_is_a_horizon_with_the_tokenizers_fit() -> None:
     assert (one.bars, one.timeframe) == (1, "1h")
     assert one.zero_share[0] == pytest.approx(np.mean(tokenizer.zero_share))
     assert one.slot_scale.shape == (3, 168)
-    np.testing.assert_array_equal(one.edges, tokenizer.edges["return"])
+    assert_array_equal(one.edges, tokenizer.edges["return"])
     assert one.shape is tokenizer.return_shape
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from vaiom.features.calendar import LAST_SECOND, calendar_channels, calendar_fields, log_waits
 from vaiom.features.fields import CONT_FIELDS, DISC_FIELDS
@@ -56,22 +57,18 @@ def test_channels_equal_the_formula(moments: list[datetime]) -> None:
         for name, (period, first) in periods.items():
             angle = 2 * math.pi * (fields[name] - first) / period
             expected += [math.sin(angle), math.cos(angle)]
-        np.testing.assert_allclose(row, np.array(expected, np.float32), atol=1e-7)
+        assert_allclose(row, np.array(expected, np.float32), atol=1e-7)
 
 
 @given(st.lists(st.integers(1, 10**6), max_size=20), st.sampled_from([600, 3600, 86_400]))
 def test_waits_are_logs_of_bars_apart(steps: list[int], step: int) -> None:
     stamps = np.cumsum([1_700_000_000, *steps]).astype(np.uint32)
     expected = [0.0, *(math.log(seconds / step) for seconds in steps)]
-    np.testing.assert_allclose(
-        log_waits(stamps, step), np.array(expected, np.float32), rtol=1e-6, atol=1e-7
-    )
+    assert_allclose(log_waits(stamps, step), np.array(expected, np.float32), rtol=1e-6, atol=1e-7)
     # Two rows are all that a live bar needs.
     assert log_waits(stamps[-2:], step)[-1] == log_waits(stamps, step)[-1]
     assert log_waits(stamps[:0], step).shape == (0,)
-    np.testing.assert_array_equal(
-        log_waits(stamps[1:], step, int(stamps[0])), log_waits(stamps, step)[1:]
-    )
+    assert_array_equal(log_waits(stamps[1:], step, int(stamps[0])), log_waits(stamps, step)[1:])
 
 
 def test_the_last_storable_second_has_fields_and_channels() -> None:

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from corpus.full_bars import full_bars
 from strategies import frame_of, price_pairs, random_bars
@@ -66,8 +67,8 @@ def test_rows_do_not_see_the_future(
     changed = vandalise(bars, cut, data.draw(st.sampled_from(VANDALS)), rng)
     before, after = all_fields(bars), all_fields(changed)
     for name in before:
-        np.testing.assert_array_equal(before[name][:cut], after[name][:cut], err_msg=name)
-    np.testing.assert_array_equal(cont_of_bars(bars)[:cut], cont_of_bars(changed)[:cut])
+        assert_array_equal(before[name][:cut], after[name][:cut], name)
+    assert_array_equal(cont_of_bars(bars)[:cut], cont_of_bars(changed)[:cut])
 
 
 @given(full_bars(max_rows=150), st.data())
@@ -77,7 +78,7 @@ def test_own_extra_fields_do_not_see_the_future(bars: pl.DataFrame, data: st.Dat
     changed = vandalise(bars, cut, data.draw(st.sampled_from(VANDALS)), rng)
     before, after = all_fields(bars), all_fields(changed)
     for name in OWN_FIELDS:
-        np.testing.assert_array_equal(before[name][:cut], after[name][:cut], err_msg=name)
+        assert_array_equal(before[name][:cut], after[name][:cut], name)
 
 
 def asset(seed: int) -> pl.DataFrame:
@@ -114,9 +115,7 @@ def test_no_field_of_a_corpus_sees_the_future(before: Corpus, data: st.DataObjec
         a = slice(before.asset_slices[symbol].start, before.asset_slices[symbol].start + known)
         b = slice(after.asset_slices[symbol].start, after.asset_slices[symbol].start + known)
         for name in ("cont", "extra", "disc", "meta", "sigma20", "mask_any", "timestamps"):
-            np.testing.assert_array_equal(
-                getattr(before, name)[a], getattr(after, name)[b], err_msg=name
-            )
+            assert_array_equal(getattr(before, name)[a], getattr(after, name)[b], name)
         settled_a, settled_b = slice(a.start, a.stop - 1), slice(b.start, b.stop - 1)
         for name in (
             "target_return",
@@ -126,7 +125,7 @@ def test_no_field_of_a_corpus_sees_the_future(before: Corpus, data: st.DataObjec
             "valid_base",
             "split_codes",
         ):
-            np.testing.assert_array_equal(
+            assert_array_equal(
                 getattr(before, name)[settled_a], getattr(after, name)[settled_b], name
             )
 
@@ -144,14 +143,10 @@ def test_what_another_asset_does_later_changes_nothing(before: Corpus, how: str)
     for symbol in SYMBOLS:
         a, b = before.asset_slices[symbol], after.asset_slices[symbol]
         known = int((before.timestamps[a] <= np.datetime64(cut)).sum())
-        np.testing.assert_array_equal(
-            before.extra[a][:known], after.extra[b][:known], err_msg=symbol
-        )
+        assert_array_equal(before.extra[a][:known], after.extra[b][:known], symbol)
         if symbol != "USDJPY":
             own = len(OWN_FIELDS)
-            np.testing.assert_array_equal(
-                before.extra[a][:, :own], after.extra[b][:, :own], err_msg=symbol
-            )
+            assert_array_equal(before.extra[a][:, :own], after.extra[b][:, :own], symbol)
             assert (before.extra[a][known:, own:] != after.extra[b][known:, own:]).any()
 
 
@@ -163,6 +158,6 @@ def test_no_field_of_real_bars_sees_the_future(shared_data: Path) -> None:
         for how in VANDALS:
             cut = int(rng.integers(100, len(bars)))
             changed = vandalise(bars, cut, how, rng)
-            np.testing.assert_array_equal(whole[:cut], cont_of_bars(changed)[:cut], symbol)
+            assert_array_equal(whole[:cut], cont_of_bars(changed)[:cut], symbol)
             for name, values in all_fields(changed).items():
-                np.testing.assert_array_equal(own[name][:cut], values[:cut], f"{symbol} {name}")
+                assert_array_equal(own[name][:cut], values[:cut], f"{symbol} {name}")

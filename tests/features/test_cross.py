@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from reference import extra_fields as reference
 from strategies import random_bars
@@ -66,7 +67,7 @@ def require_reference(assets: dict[str, Columns], block: int = BLOCK_ROWS) -> No
         for name in CROSS_FIELDS:
             assert ours[symbol][name].dtype == np.float16
             values = ours[symbol][name].astype(float)
-            np.testing.assert_allclose(
+            assert_allclose(
                 values, theirs[symbol][name], rtol=6e-4, atol=1e-6, err_msg=f"{symbol} {name}"
             )
 
@@ -115,9 +116,7 @@ def test_a_live_stamp_gives_the_bits_of_the_history(assets: dict[str, Columns]) 
         for symbol in present:
             row = int((assets[symbol]["timestamp"] == stamp).argmax())
             for name in CROSS_FIELDS:
-                np.testing.assert_array_equal(
-                    now[symbol][name], history[symbol][name][[row]], err_msg=name
-                )
+                assert_array_equal(now[symbol][name], history[symbol][name][[row]], name)
 
 
 def test_an_asset_alone_has_no_cross_fields() -> None:

@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from corpus.full_bars import full_bars
 from reference import extra_fields as reference
@@ -39,9 +40,7 @@ def require_reference(bars: pl.DataFrame, step: timedelta = HOUR) -> None:
     assert tuple(ours) == tuple(theirs.columns) == OWN_FIELDS
     for name, values in ours.items():
         assert values.dtype == np.float16
-        np.testing.assert_allclose(
-            values.astype(float), theirs[name], rtol=6e-4, atol=1e-6, err_msg=name
-        )
+        assert_allclose(values.astype(float), theirs[name], rtol=6e-4, atol=1e-6, err_msg=name)
 
 
 @settings(max_examples=40)
@@ -80,9 +79,7 @@ def test_a_history_in_pieces_gives_the_same_bits(bars: pl.DataFrame, data: st.Da
         assert len(piece["timestamp"]) == stop - start
         pieces.append(piece)
     for name in whole:
-        np.testing.assert_array_equal(
-            np.concatenate([piece[name] for piece in pieces]), whole[name], err_msg=name
-        )
+        assert_array_equal(np.concatenate([piece[name] for piece in pieces]), whole[name], name)
     assert state.to_json() == end.to_json()
 
 
@@ -100,7 +97,7 @@ def test_a_block_border_leaves_no_trace() -> None:
     whole, end = rows_of(bars, AssetState.empty(HOUR))
     in_blocks, after = rows_of(bars, AssetState.empty(HOUR), block_rows=77)
     for name, values in in_blocks.items():
-        np.testing.assert_array_equal(values, whole[name], err_msg=name)
+        assert_array_equal(values, whole[name], name)
     assert after.to_json() == end.to_json()
 
 
@@ -143,7 +140,7 @@ def test_a_range_that_is_not_believed_feeds_nothing(why: str) -> None:
     ours, expected, kind = (fields_of(frame.drop("row")) for frame in (spoiled, nothing, bars))
     rows = np.flatnonzero(bars.select(bad.alias("bad"))["bad"].to_numpy())
     for name in OWN_FIELDS:
-        np.testing.assert_array_equal(ours[name], expected[name], err_msg=name)
+        assert_array_equal(ours[name], expected[name], name)
     assert not ours["range_z"][rows].any()
     assert not ours["close_location"][rows].any()
     assert kind["range_z"][rows].all()
@@ -159,7 +156,7 @@ def test_bars_without_ranges_or_volumes_lack_those_fields_alone() -> None:
         if name in (*RANGE_FIELDS, "activity", "slot_activity"):
             assert not ours[name].any(), name
         else:
-            np.testing.assert_array_equal(ours[name], kind[name], err_msg=name)
+            assert_array_equal(ours[name], kind[name], name)
 
 
 def test_names() -> None:

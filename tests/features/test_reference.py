@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from benchmarks import events_pandas as reference
 from strategies import frame_of, price_pairs, random_bars
@@ -38,9 +39,7 @@ TRAIN_END = datetime(2023, 12, 1)
 
 def require_close(ours: object, theirs: object, name: str, absolute: float = 0.0) -> None:
     """Close, and undefined in the same places."""
-    np.testing.assert_allclose(
-        ours, theirs, rtol=TOLERANCE, atol=absolute, equal_nan=True, err_msg=name
-    )
+    assert_allclose(ours, theirs, rtol=TOLERANCE, atol=absolute, equal_nan=True, err_msg=name)
 
 
 def require_same_rows(ours: RowColumns, theirs: pd.DataFrame) -> None:
@@ -49,9 +48,7 @@ def require_same_rows(ours: RowColumns, theirs: pd.DataFrame) -> None:
     for name in SCALES:
         require_close(ours[name], theirs[name], name)
     for name, bit in {**MASK_BITS, "any": ANY_MASK}.items():
-        np.testing.assert_array_equal(
-            has_flag(ours["flags"], bit), theirs[f"mask_{name}"], err_msg=name
-        )
+        assert_array_equal(has_flag(ours["flags"], bit), theirs[f"mask_{name}"], name)
 
 
 def require_same_corpus(
@@ -70,20 +67,18 @@ def require_same_corpus(
     everything = pd.concat(made.values(), ignore_index=True)
     require_close(corpus.log_ret_next, everything["log_ret_next"], "log_ret_next")
     require_close(corpus.sigma20, everything["sigma20"].fillna(0.0), "sigma20")
-    np.testing.assert_array_equal(
+    assert_array_equal(
         corpus.target_timestamps, everything["target_timestamp"].to_numpy("datetime64[s]")
     )
     for name in ("mask_any", "target_bad"):
-        np.testing.assert_array_equal(getattr(corpus, name), everything[name], err_msg=name)
+        assert_array_equal(getattr(corpus, name), everything[name], name)
     valid = everything["valid_return"] & ~everything["mask_any"]
-    np.testing.assert_array_equal(corpus.valid_base, valid)
+    assert_array_equal(corpus.valid_base, valid)
 
     train = ~corpus.mask_any & (corpus.split_codes == corpus.splits.code(TRAIN))
     for task, column in TASKS.items():
         target = getattr(corpus, f"target_{task}")
-        np.testing.assert_array_equal(
-            target > 0, everything[f"valid_{task}"], err_msg=f"validity of {task}"
-        )
+        assert_array_equal(target > 0, everything[f"valid_{task}"], f"validity of {task}")
         ids = reference.bucket(everything[column], everything[f"valid_{task}"], corpus.edges[task])
         # Values that differ in their last bit may fall on both sides of an edge; an exact zero is
         # the same for both.
@@ -91,9 +86,7 @@ def require_same_corpus(
         distance = np.abs(values[:, None] - corpus.edges[task][1:-1]).min(axis=1)
         unsure = (values != 0) & (distance <= TOLERANCE)
         assert ((target == ids) | unsure).all(), f"buckets of {task}"
-        np.testing.assert_array_equal(
-            everything[column][train & (target > 0)], fitted_on[task], err_msg=task
-        )
+        assert_array_equal(everything[column][train & (target > 0)], fitted_on[task], task)
     return made
 
 

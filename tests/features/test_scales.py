@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from reference.ewma_loop import ewma_loop
 from strategies import price_pairs
@@ -39,7 +40,7 @@ def series_of(
 @given(values, st.sampled_from([20, 120]))
 def test_the_average_equals_a_plain_loop(series: list[float], span: int) -> None:
     ours, _ = average(np.array(series, float), span, Ewma())
-    np.testing.assert_allclose(ours[1:], ewma_loop(series, span), rtol=1e-12, atol=1e-300)
+    assert_allclose(ours[1:], ewma_loop(series, span), rtol=1e-12, atol=1e-300)
     assert math.isnan(ours[0])
 
 
@@ -67,14 +68,14 @@ def test_a_history_in_pieces_gives_the_same_bits(
         "sigma120",
     ):
         joined = np.concatenate([getattr(piece, name) for piece in pieces])
-        np.testing.assert_array_equal(joined, getattr(whole, name), err_msg=name)
+        assert_array_equal(joined, getattr(whole, name), name)
     assert state.to_json() == whole.after.to_json()
 
 
 def test_the_scale_is_past_only_where_it_divides() -> None:
     close = np.array([1.0, 1.1, 1.21, 0.9])
     series = series_of(close, close)
-    np.testing.assert_array_equal(series.sigma20_prev[1:], series.sigma20[:-1])
+    assert_array_equal(series.sigma20_prev[1:], series.sigma20[:-1])
 
 
 def test_a_non_positive_price_is_a_missing_one() -> None:
@@ -100,11 +101,11 @@ def test_few_values_and_many_go_through_the_same_bits(
     state = Ewma(*before) if before else Ewma()
     few, after_few = average(np.array(values), span, state)
     many, after_many = average(np.array(values), span, state, long_series=-1)
-    np.testing.assert_array_equal(few, many)
-    np.testing.assert_array_equal(astuple(after_few), astuple(after_many))
+    assert_array_equal(few, many)
+    assert_array_equal(astuple(after_few), astuple(after_many))
     for value in np.array(values):
         _, state = average(value, span, state)
-    np.testing.assert_array_equal(astuple(state), astuple(after_many))
+    assert_array_equal(astuple(state), astuple(after_many))
 
 
 def test_a_state_survives_json_and_is_refused_when_damaged() -> None:
@@ -141,5 +142,5 @@ def test_no_bars_leave_the_state_as_it_was() -> None:
 def test_one_number_and_many_have_the_same_floor() -> None:
     many = np.array([math.nan, 0.0, 1e-20, 1e-16, 4e-6])
     expected = [math.nan, 1e-8, 1e-8, 1e-8, 2e-3]
-    np.testing.assert_allclose(floored_root(many), expected, rtol=1e-15)
-    np.testing.assert_allclose([floored_root(each) for each in many], expected, rtol=1e-15)
+    assert_allclose(floored_root(many), expected, rtol=1e-15)
+    assert_allclose([floored_root(each) for each in many], expected, rtol=1e-15)

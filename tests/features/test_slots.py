@@ -5,6 +5,7 @@ fed.
 from __future__ import annotations
 
 import numpy as np
+from numpy.testing import assert_allclose
 
 from vaiom.features.recursions import SLOT_WEEKS, Slots, run_slots
 
@@ -32,7 +33,7 @@ def test_the_slot_after_fridays_last_bar_is_sundays_first() -> None:
     # Friday's own.
     alpha = 2 / (SLOT_WEEKS + 1)
     both = (10 * (1 - alpha) + 20) / (2 - alpha)
-    np.testing.assert_allclose(coming[[0, 2, 4]], [1, 10, both])
+    assert_allclose(coming[[0, 2, 4]], [1, 10, both])
 
 
 def test_the_slot_after_sundays_last_hour_is_mondays_first() -> None:
@@ -52,24 +53,24 @@ def test_a_slot_that_was_not_fed_lately_is_passed_over() -> None:
     values = [1.0, 50.0, 9.0] * 3 + [1.0, 9.0] * 7
     _, coming = run(winter + summer, values)
     fridays = coming[len(winter) :: 2]
-    np.testing.assert_allclose(fridays, [50] * 4 + [9] * 3)
+    assert_allclose(fridays, [50] * 4 + [9] * 3)
 
 
 def test_the_own_slot_is_that_of_past_weeks() -> None:
     own, _ = run([MONDAY, MONDAY + WEEK, MONDAY + 2 * WEEK], [4, 4, 100])
     assert np.isnan(own[0])
-    np.testing.assert_allclose(own[1:], 4)
+    assert_allclose(own[1:], 4)
 
 
 def test_rows_of_one_slot_in_one_week_follow_each_other() -> None:
     own, coming = run([MONDAY, MONDAY + 600, MONDAY + 1200], [3, 3, 9])
-    np.testing.assert_allclose(own[1:], 3)
+    assert_allclose(own[1:], 3)
     assert coming[2] > 3
 
 
 def test_a_row_without_a_value_feeds_nothing() -> None:
     own, coming = run([MONDAY, MONDAY + WEEK, MONDAY + 2 * WEEK], [4, np.nan, 8])
-    np.testing.assert_allclose(own[1:], 4)
+    assert_allclose(own[1:], 4)
     assert coming[1] == 4
 
 
