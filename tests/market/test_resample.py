@@ -90,19 +90,6 @@ def test_equals_a_plain_loop(bars: pl.DataFrame, to: str) -> None:
 
 
 @settings(max_examples=40)
-@given(minute_bars(max_gaps=9))
-def test_two_steps_equal_one(bars: pl.DataFrame) -> None:
-    # Two days without a gap keep each timeframe the commonest step of its own bars.
-    dense = bars_every(
-        timedelta(minutes=1), 2880, start=bars["Datetime"][-1] + timedelta(minutes=1)
-    )
-    bars = by_steps = pl.concat([bars, dense])
-    for to in ("10min", "1h", "4h", "1d"):
-        by_steps = resample(by_steps, to)
-        assert_frame_equal(by_steps, resample(bars, to), check_exact=True)
-
-
-@settings(max_examples=40)
 @given(minute_bars(), st.integers(1, 70), st.integers(1, 50))
 def test_batch_boundaries_do_not_matter(
     tmp_path_factory: pytest.TempPathFactory, bars: pl.DataFrame, batch_rows: int, row_group: int
@@ -122,12 +109,6 @@ def test_real_minutes_equal_pandas_bit_for_bit(shared_data: Path, symbol: str, t
     expected = pandas_resample(bars, to)
     assert_frame_equal(resample(bars, to), expected, check_exact=True)
     assert_frame_equal(resample_file(path, to, batch_rows=10_007), expected, check_exact=True)
-
-
-@pytest.mark.parametrize("to", ["4h", "1d"])
-def test_real_hours_equal_pandas_bit_for_bit(shared_data: Path, to: str) -> None:
-    bars = read_bars(shared_data / "bars_1h" / "XAGUSD.parquet")["XAGUSD"]
-    assert_frame_equal(resample(bars, to), pandas_resample(bars, to), check_exact=True)
 
 
 def test_nan_is_as_unavailable_as_null() -> None:

@@ -141,33 +141,29 @@ def quoted(path: Path, spell: Callable[[float], str]) -> Path:
     return path
 
 
+Variant = tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]]
+"""The tool, the bars, what writes them into a file, and options to import it with."""
 JFOREX = "Open,High,Low,Close,Volume"
-VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]]] = {
-    "jforex gmt": (
-        "dukascopy",
-        BARS,
-        lambda p: write_rows(p, BARS, "%d.%m.%Y %H:%M:%S.000", header="Gmt time," + JFOREX),
-        {},
-    ),
-    "jforex utc": (
-        "dukascopy",
-        BARS,
-        lambda p: write_rows(p, BARS, "%Y.%m.%d %H:%M:%S", header=f"Time (UTC),{JFOREX} "),
-        {},
-    ),
-    "jforex eet": (
-        "dukascopy",
-        BARS,
-        lambda p: write_rows(p, BARS, "%d.%m.%Y %H:%M:%S", header="Time (EET)," + JFOREX),
-        {},
-    ),
-    "jforex local": (
-        "dukascopy",
-        BARS,
-        lambda p: write_rows(
-            p, BARS, "%d.%m.%Y %H:%M:%S.000 GMT+0000", header="Local time," + JFOREX
-        ),
-        {"utc": True},
+
+
+def rows(
+    tool: str, bars: list[Bar], stamp: str, header: str = "", separator: str = ",", **options: Any
+) -> Variant:
+    """One line a bar, and the options to import it with."""
+    return (
+        tool,
+        bars,
+        lambda path: write_rows(path, bars, stamp, header=header, separator=separator),
+        options,
+    )
+
+
+VARIANTS: dict[str, Variant] = {
+    "jforex gmt": rows("dukascopy", BARS, "%d.%m.%Y %H:%M:%S.000", header="Gmt time," + JFOREX),
+    "jforex utc": rows("dukascopy", BARS, "%Y.%m.%d %H:%M:%S", header=f"Time (UTC),{JFOREX} "),
+    "jforex eet": rows("dukascopy", BARS, "%d.%m.%Y %H:%M:%S", header="Time (EET)," + JFOREX),
+    "jforex local": rows(
+        "dukascopy", BARS, "%d.%m.%Y %H:%M:%S.000 GMT+0000", header="Local time," + JFOREX, utc=True
     ),
     "dukascopy-node ms": (
         "dukascopy",
@@ -181,12 +177,7 @@ VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]
         lambda p: node_rows(p, lambda w: w.isoformat(timespec="milliseconds") + "Z"),
         {"utc": True},
     ),
-    "histdata": (
-        "histdata",
-        BARS,
-        lambda p: write_rows(p, BARS, "%Y%m%d %H%M%S", separator=";"),
-        {},
-    ),
+    "histdata": rows("histdata", BARS, "%Y%m%d %H%M%S", separator=";"),
     "mt5 tab": (
         "metatrader",
         HOURS,
@@ -219,66 +210,48 @@ VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]
         lambda p: mt_rows(p, HOURS, "%Y.%m.%d\t%H:%M:%S", "", "\t"),
         {},
     ),
-    "mt4 comma": ("metatrader", BARS, lambda p: write_rows(p, BARS, "%Y.%m.%d,%H:%M"), {}),
-    "mt4 daily": ("metatrader", DAYS, lambda p: write_rows(p, DAYS, "%Y.%m.%d"), {}),
-    "mt chart": ("metatrader", BARS, lambda p: write_rows(p, BARS, "%Y.%m.%d %H:%M"), {}),
-    "table": (
-        "table",
-        BARS,
-        lambda p: write_rows(p, BARS, "%Y-%m-%d %H:%M:%S", header="time,open,high,low,close,vol"),
-        {},
+    "mt4 comma": rows("metatrader", BARS, "%Y.%m.%d,%H:%M"),
+    "mt4 daily": rows("metatrader", DAYS, "%Y.%m.%d"),
+    "mt chart": rows("metatrader", BARS, "%Y.%m.%d %H:%M"),
+    "table": rows("table", BARS, "%Y-%m-%d %H:%M:%S", header="time,open,high,low,close,vol"),
+    "table with date and time": rows(
+        "table", BARS, "%Y-%m-%d,%H:%M", header="Date,Time,Open,High,Low,Close,Volume"
     ),
-    "table with date and time": (
+    "table of pandas": rows("table", BARS, "%Y-%m-%d %H:%M:%S", header=",o,h,l,c,v"),
+    "table with a map": rows(
         "table",
         BARS,
-        lambda p: write_rows(
-            p, BARS, "%Y-%m-%d,%H:%M", header="Date,Time,Open,High,Low,Close,Volume"
-        ),
-        {},
-    ),
-    "table of pandas": (
-        "table",
-        BARS,
-        lambda p: write_rows(p, BARS, "%Y-%m-%d %H:%M:%S", header=",o,h,l,c,v"),
-        {},
-    ),
-    "table with a map": (
-        "table",
-        BARS,
-        lambda p: write_rows(p, BARS, "%Y-%m-%d %H:%M", header="when;a;b;x;d;n", separator=";"),
-        {
-            "columns": {
-                "Datetime": "when",
-                "open": "a",
-                "High": "b",
-                "Low": "x",
-                "Close": "d",
-                "Volume": "n",
-            }
+        "%Y-%m-%d %H:%M",
+        header="when;a;b;x;d;n",
+        separator=";",
+        columns={
+            "Datetime": "when",
+            "open": "a",
+            "High": "b",
+            "Low": "x",
+            "Close": "d",
+            "Volume": "n",
         },
     ),
-    "table without names": (
+    "table without names": rows(
         "table",
         BARS,
-        lambda p: write_rows(p, BARS, "%Y-%m-%d %H:%M"),
-        {
-            "columns": {
-                "Datetime": "1",
-                "Open": "2",
-                "High": "3",
-                "Low": "4",
-                "Close": "5",
-                "Volume": "6",
-            }
+        "%Y-%m-%d %H:%M",
+        columns={
+            "Datetime": "1",
+            "Open": "2",
+            "High": "3",
+            "Low": "4",
+            "Close": "5",
+            "Volume": "6",
         },
     ),
-    "table with a map of date and time": (
+    "table with a map of date and time": rows(
         "table",
         BARS,
-        lambda p: write_rows(
-            p, BARS, "%Y-%m-%d,%H:%M", header="day,clock,open,high,low,close,volume"
-        ),
-        {"columns": {"Date": "day", "Time": "clock"}},
+        "%Y-%m-%d,%H:%M",
+        header="day,clock,open,high,low,close,volume",
+        columns={"Date": "day", "Time": "clock"},
     ),
     "parquet": ("table", BARS, lambda p: parquet(p), {}),
     "parquet with a map": (
@@ -292,13 +265,8 @@ VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]
     "binance with a header": ("table", HOURS, lambda p: klines(p, 1, header=KLINE_NAMES), {}),
     "binance lists": ("binance", HOURS, lambda p: as_json(klines(p, 1)), {}),
     "binance objects": ("table", HOURS, lambda p: as_json(klines(p, 1, header=KLINE_NAMES)), {}),
-    "yfinance": (
-        "table",
-        HOURS,
-        lambda p: write_rows(
-            p, HOURS, "%Y-%m-%d %H:%M:%S+00:00", header=yfinance_header("EURUSD=X")
-        ),
-        {"utc": True},
+    "yfinance": rows(
+        "table", HOURS, "%Y-%m-%d %H:%M:%S+00:00", header=yfinance_header("EURUSD=X"), utc=True
     ),
     "tradingview": (
         "table",
@@ -308,13 +276,8 @@ VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]
         ),
         {},
     ),
-    "tradingview iso": (
-        "table",
-        HOURS,
-        lambda p: write_rows(
-            p, HOURS, "%Y-%m-%dT%H:%M:%SZ", header="time,open,high,low,close,Volume"
-        ),
-        {"utc": True},
+    "tradingview iso": rows(
+        "table", HOURS, "%Y-%m-%dT%H:%M:%SZ", header="time,open,high,low,close,Volume", utc=True
     ),
     "databento": ("databento", HOURS, lambda p: databento(p, HOURS), {}),
     "databento pretty": (
@@ -337,38 +300,27 @@ VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]
         lambda p: quoted(p, lambda number: f"{number:,}".translate(str.maketrans(",.", ".,"))),
         {},
     ),
-    "lines above the header": (
+    "lines above the header": rows(
         "table",
         HOURS,
-        lambda p: write_rows(
-            p,
-            HOURS,
-            "%Y-%m-%d %H:%M",
-            header="Acme, Inc.\nAccount: 12\n\ntime,open,high,low,close,volume",
-        ),
-        {},
+        "%Y-%m-%d %H:%M",
+        header="Acme, Inc.\nAccount: 12\n\ntime,open,high,low,close,volume",
     ),
-    "lines above a header of other names": (
+    "lines above a header of other names": rows(
         "table",
         HOURS,
-        lambda p: write_rows(
-            p, HOURS, "%Y-%m-%d %H:%M", header="Acme, Inc.\nAccount\ntime,open,high,low,last,volume"
-        ),
-        {"columns": {"Close": "last"}},
+        "%Y-%m-%d %H:%M",
+        header="Acme, Inc.\nAccount\ntime,open,high,low,last,volume",
+        columns={"Close": "last"},
     ),
-    "numbered names": (
+    "numbered names": rows(
         "table",
         HOURS,
-        lambda p: write_rows(
-            p, HOURS, "%Y-%m-%d %H:%M", header="timestamp,1. open,2. high,3. low,4. close,5. volume"
-        ),
-        {},
+        "%Y-%m-%d %H:%M",
+        header="timestamp,1. open,2. high,3. low,4. close,5. volume",
     ),
-    "an index without a name, reset": (
-        "table",
-        HOURS,
-        lambda p: write_rows(p, HOURS, "%Y-%m-%d %H:%M", header="index,open,high,low,close,volume"),
-        {},
+    "an index without a name, reset": rows(
+        "table", HOURS, "%Y-%m-%d %H:%M", header="index,open,high,low,close,volume"
     ),
     "parquet of an index without a name": (
         "table",
@@ -388,12 +340,7 @@ VARIANTS: dict[str, tuple[str, list[Bar], Callable[[Path], Path], dict[str, Any]
         lambda p: quoted(p, lambda number: f"{number:,}"),
         {},
     ),
-    "bi5": (
-        "dukascopy",
-        BARS,
-        lambda p: candles(p),
-        {"start": datetime(2019, 2, 4)},
-    ),
+    "bi5": ("dukascopy", BARS, lambda p: candles(p), {"start": datetime(2019, 2, 4)}),
 }
 
 
