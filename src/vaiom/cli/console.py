@@ -23,11 +23,20 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-# A full disk, a folder without write permission or an impossible file name is not a bug.
-_USERS_ERRNOS = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM),
-    *(errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR),
+USERS_ERRNOS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENAMETOOLONG,
+    errno.EISDIR,
+    errno.ENOTDIR,
 )
+"""A full disk, a folder without write permission or an impossible file name is not a bug."""
+PIPE_WIDTH = 200
+"""Characters of a table's line where there is no terminal."""
 
 
 @contextmanager
@@ -47,7 +56,7 @@ def user_errors(program: str) -> Iterator[None]:
             raise
         message = str(not_installed(library))
     except OSError as error:
-        if error.errno not in _USERS_ERRNOS:
+        if error.errno not in USERS_ERRNOS:
             raise
         message = f"{error.strerror}\n  where:    {error.filename or 'while writing'}"
     note(f"{program}: {message}")
@@ -59,10 +68,14 @@ class Answer:
     """What a command prints: JSON for scripts, or tables and lines for people."""
 
     json: Any
-    shown: Sequence[Table | str] = ()  # on stdout, without --json
-    notes: Sequence[str] = ()  # on stderr after that, without --json
-    warnings: Sequence[str] = ()  # on stderr, always
-    failed: bool = False  # exit 1: the work was done and its result is bad
+    shown: Sequence[Table | str] = ()
+    """On stdout, without --json."""
+    notes: Sequence[str] = ()
+    """On stderr after that, without --json."""
+    warnings: Sequence[str] = ()
+    """On stderr, always."""
+    failed: bool = False
+    """Exit 1: the work was done and its result is bad."""
 
 
 def answers(command: Callable[P, Answer | None]) -> Callable[..., None]:
@@ -74,14 +87,13 @@ def answers(command: Callable[P, Answer | None]) -> Callable[..., None]:
         if answer is not None:
             print_answer(answer, json)
 
-    parameters = inspect.signature(command, eval_str=True).parameters
-    option = inspect.Parameter(
+    # Typer reads options from the signature.
+    parameters = dict(inspect.signature(command, eval_str=True).parameters)
+    parameters["json"] = inspect.Parameter(
         "json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json
     )
-    run.__signature__ = inspect.Signature([*parameters.values(), option])  # type: ignore[attr-defined]
-    run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()} | {
-        "json": Json
-    }
+    run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    run.__annotations__ = {name: each.annotation for name, each in parameters.items()}
     return run
 
 
@@ -89,11 +101,13 @@ def print_answer(answer: Answer, as_json: bool) -> None:
     """Print JSON alone on stdout, or tables there and notes on stderr; exits 1 if the answer
     failed.
     """
+    notes = list(answer.warnings)
     if as_json:
         print_json(answer.json)
     else:
         show(*answer.shown)
-    for text in (*(() if as_json else answer.notes), *answer.warnings):
+        notes = [*answer.notes, *notes]
+    for text in notes:
         note(text)
     if answer.failed:
         raise typer.Exit(1)
@@ -106,7 +120,7 @@ def show(*parts: Table | str) -> None:
     # Cells hold paths and symbols, which must not be read as markup.
     console = Console(markup=False, emoji=False)
     if not console.is_terminal:
-        console.width = 200
+        console.width = PIPE_WIDTH
     for part in parts:
         if isinstance(part, str):
             print(part, flush=True)
@@ -129,24 +143,34 @@ def note(text: str) -> None:
 def progress_bar(title: str) -> Iterator[Progress]:
     """A progress bar on a terminal; in a pipe, at most one plain line per tenth of the work."""
     if not sys.stderr.isatty():
-        tenths: int | None = None
-
-        def report_line(done: int, total: int, what: str) -> None:
-            nonlocal tenths
-            now = 10 * done // max(total, 1)
-            if now != tenths:
-                tenths = now
-                note(f"{title}: {done}/{total} {what}".rstrip())
-
-        yield report_line
+        yield _progress_lines(title)
         return
 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
 
-    name, what = TextColumn("{task.description}"), TextColumn("{task.fields[what]}")
-    columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), what)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[what]}"),
+    )
     with RichProgress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=None, what="")
         yield lambda done, total, what: bar.update(task, completed=done, total=total, what=what)
+
+
+def _progress_lines(title: str) -> Progress:
+    """Progress as lines on stderr, one for each tenth of the work that is reached."""
+    tenths: int | None = None
+
+    def report(done: int, total: int, what: str) -> None:
+        nonlocal tenths
+        now = 10 * done // max(total, 1)
+        if now != tenths:
+            tenths = now
+            note(f"{title}: {done}/{total} {what}".rstrip())
+
+    return report

@@ -11,6 +11,13 @@ import typer
 
 from vaiom.errors import ConfigError
 
+_UNITS = {
+    "min": timedelta(minutes=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+
 
 def option(text: str, *names: str, **settings: Any) -> Any:
     """An option with its help text, for `Annotated`."""
@@ -23,7 +30,7 @@ def argument(metavar: str, text: str) -> Any:
 
 
 def date(text: str, *names: str) -> Any:
-    """An option that is a date."""
+    """An option that is a date or a time without a zone."""
     return option(text, *names, metavar="DATE", parser=parse_date)
 
 
@@ -48,21 +55,18 @@ def parse_date(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ConfigError(
-            "not a date", expected="YYYY-MM-DD, or YYYY-MM-DDTHH:MM", got=repr(text)
-        ) from error
+        expected = "YYYY-MM-DD, or YYYY-MM-DDTHH:MM"
+        raise ConfigError("not a date", expected=expected, got=repr(text)) from error
     if moment.tzinfo is not None:
-        raise ConfigError(
-            "dates are written without an offset", expected="YYYY-MM-DD", got=repr(text)
-        )
+        problem = "dates are written without an offset"
+        raise ConfigError(problem, expected="YYYY-MM-DD", got=repr(text))
     return moment
 
 
 def parse_span(text: str) -> timedelta:
-    """A signed time span: 2h, -30min, 1d."""
+    """A signed time span of minutes, hours or days: 2h, -30min, 1d."""
     match = re.fullmatch(r"([+-]?\d{1,8})\s*(min|m|h|d)", text.strip())
     if not match:
         expected = "a number of at most 8 digits and min, h or d, as in 2h or -30min"
         raise ConfigError("not a time span", expected=expected, got=repr(text))
-    unit = {"min": "minutes", "m": "minutes", "h": "hours", "d": "days"}[match[2]]
-    return timedelta(**{unit: int(match[1])})
+    return int(match[1]) * _UNITS[match[2]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import vaiom
 from vaiom.cli.console import Answer, answers, progress_bar
@@ -31,7 +31,8 @@ from vaiom.training.progress import training_progress
 if TYPE_CHECKING:
     from vaiom.training.loop import TrainResult
 
-NOTED_RISE = 0.001  # bits by which the last Validation may exceed the best without a note
+NOTED_RISE = 0.001
+"""Bits by which the last Validation may exceed the best without a note."""
 
 Settings = Annotated[
     list[str] | None, option("Change a setting; repeatable.", "--set", metavar="KEY=VALUE")
@@ -61,23 +62,25 @@ def experiments(
     if not name:
         listed = [{"name": each.name, "about": each.about} for each in EXPERIMENTS.values()]
         rows = [list(entry.values()) for entry in listed if every or entry["name"] in SHOWN]
-        more = f"\n{len(listed) - len(rows)} more, variants of these: vaiom experiments --all"
         table = Table("Experiments", [Column("name"), Column("about", prose)], rows)
-        return Answer(json={"experiments": listed}, shown=[table], notes=[] if every else [more])
+        num_more = len(listed) - len(rows)
+        notes = [f"\n{num_more} more, variants of these: vaiom experiments --all"]
+        return Answer(json={"experiments": listed}, shown=[table], notes=notes if num_more else [])
     chosen = experiment(name)
-    vocabulary = (
-        vaiom.open_corpus(corpus, verify=False).tokenizer.vocabulary_sizes
-        if corpus
-        else PAPER_VOCABULARY
-    )
-    num_params, settings = count_parameters(chosen.model, vocabulary), to_json(chosen)
+    vocabulary = PAPER_VOCABULARY
+    if corpus:
+        vocabulary = vaiom.open_corpus(corpus, verify=False).tokenizer.vocabulary_sizes
+    num_params = count_parameters(chosen.model, vocabulary)
     source = corpus or "the paper's corpus"
+    settings = to_json(chosen)
     shown = {"about": chosen.about, "num_params": f"{num_params:,} with the vocabulary of {source}"}
     for part in ("model", "train"):
         for key, value in settings[part].items():
             shown[f"{part}.{key}"] = ", ".join(value) if isinstance(value, list) else str(value)
-    answer = {**settings, "about": chosen.about, "num_params": num_params}
-    return Answer(json=answer, shown=[facts(f"Experiment {name}", shown)])
+    return Answer(
+        json={**settings, "about": chosen.about, "num_params": num_params},
+        shown=[facts(f"Experiment {name}", shown)],
+    )
 
 
 @answers
@@ -107,20 +110,41 @@ def train(
     process draws its own dropout and mirrored windows, so that another number of processes gives
     another model, as another seed does.
     """
-    if (experiment is None) == (start is None) or (against and not start):
-        got = "--against alone" if against and not start else "neither" if start is None else "both"
-        raise ConfigError(
-            "name one thing to train", expected="--experiment NAME or --from MODEL_OR_RUN", got=got
-        )
-    shortcuts = [
-        f"{key}={value}" for key, value in (("seed", seed), ("steps", steps)) if value is not None
-    ]
-    what: dict[str, Any] = {"experiment": experiment, "start": start, "against": against or ()}
-    what["settings"] = [*(settings or []), *shortcuts]
+    _require_one_source(experiment, start, against)
+    words = list(settings or [])
+    if seed is not None:
+        words.append(f"seed={seed}")
+    if steps is not None:
+        words.append(f"steps={steps}")
     with progress_bar("training") as progress:
-        report = training_progress(progress)
-        result = vaiom.train(corpus, out, **what, device=device, resume=resume, report=report)
+        result = vaiom.train(
+            corpus,
+            out,
+            experiment=experiment or "",
+            start=start,
+            against=against or (),
+            settings=words,
+            device=device,
+            resume=resume,
+            report=training_progress(progress),
+        )
     return _answer(result, *getattr(result, "verdict", ()))
+
+
+def _require_one_source(
+    experiment: str | None, start: Path | None, against: list[Path] | None
+) -> None:
+    """An experiment or a model to continue from is trained, and only the latter is compared."""
+    if start is None and against:
+        got = "--against alone"
+    elif experiment is None and start is None:
+        got = "neither"
+    elif experiment is not None and start is not None:
+        got = "both"
+    else:
+        return
+    expected = "--experiment NAME or --from MODEL_OR_RUN"
+    raise ConfigError("name one thing to train", expected=expected, got=got)
 
 
 @answers
@@ -146,21 +170,26 @@ def refit(
 
     if not yes:
         problem = (
-            "a refit learns from Validation and the tests, selects on the newest half-year "
-            "and records a look"
+            "a refit learns from Validation and the tests, selects on the newest half-year and "
+            "records a look"
         )
         raise ConfigError(problem, where=corpus, expected="your consent", fix="--yes")
     opened = vaiom.open_corpus(corpus)
     with progress_bar("refitting") as progress:
-        report = training_progress(progress)
         result = run_refit(
-            run, opened, out, until=until, device=device, resume=resume, report=report
+            run,
+            opened,
+            out,
+            until=until,
+            device=device,
+            resume=resume,
+            report=training_progress(progress),
         )
-    note = (
-        "It has learned from all bars but the last half-year's, which selected it: for use, "
-        "not for evidence."
+    return _answer(
+        result,
+        "It has learned from all bars but the last half-year's, which selected it: for use, not "
+        "for evidence.",
     )
-    return _answer(result, note)
 
 
 @answers
@@ -185,9 +214,8 @@ def horizons(
     try:
         numbers = [int(text) for text in horizons.split(",")] if horizons else HORIZONS
     except ValueError as error:
-        raise ConfigError(
-            "not horizons", expected="numbers of bars, as in 4,8,24", got=horizons
-        ) from error
+        expected = "numbers of bars, as in 4,8,24"
+        raise ConfigError("not horizons", expected=expected, got=horizons) from error
     opened = vaiom.open_corpus(corpus or Run(run).corpus_path())
     with progress_bar("hidden states") as progress:
         heads = fit_horizons(run, opened, numbers, seed=seed, device=device, progress=progress)
@@ -216,17 +244,18 @@ def dependence(run: RunPath, corpus: RunCorpus = None, device: Device = "auto") 
     from vaiom.evaluation.predictor import ModelPredictor
     from vaiom.files import write_json
 
-    opened = vaiom.open_corpus(corpus or Run(run).corpus_path())
+    folder = Run(run)
+    opened = vaiom.open_corpus(corpus or folder.corpus_path())
     with progress_bar("forecasts of Train") as progress:
-        fit = fit_dependence(ModelPredictor.load(Run(run).best, device, progress), opened)
-    write_json(Run(run).dependence, to_json(fit))
+        model = ModelPredictor.load(folder.best, device, progress)
+        fit = fit_dependence(model, opened)
+    write_json(folder.dependence, to_json(fit))
     about = {name: getattr(fit, name) for name in ("decay", "shrinkage", "degrees", "num_stamps")}
+    shown = {name: str(value) for name, value in about.items()}
     return Answer(
         json={"symbols": fit.symbols, **about, "references": to_json(fit.references)},
-        shown=[
-            facts("The dependence of assets", {name: str(value) for name, value in about.items()})
-        ],
-        notes=[f"\nIt is {Run(run).dependence}; `vaiom evaluate` judges it from now on."],
+        shown=[facts("The dependence of assets", shown)],
+        notes=[f"\nIt is {folder.dependence}; `vaiom evaluate` judges it from now on."],
     )
 
 
@@ -273,17 +302,17 @@ def _answer(result: TrainResult, *notes: str) -> Answer | None:
         "Validation bits/event there": f"{result.last_bits:.4f}",
         "seconds, compilation apart": f"{result.seconds:.1f}",
     }
-    risen = result.last_bits - result.best_bits
-    if risen > NOTED_RISE:
-        warning = (
-            f"\nValidation has risen by {risen:.4f} bits since step {result.best_step:,}: "
-            f"more steps do not help."
-        )
-        notes = (warning, *notes)
     if result.peak_gpu_mib is not None:
         rows["peak GPU memory"] = f"{result.peak_gpu_mib:,.0f} MiB"
+    told = [f"\nThe model is {Run(result.run).best}."]
+    risen = result.last_bits - result.best_bits
+    if risen > NOTED_RISE:
+        told.append(
+            f"\nValidation has risen by {risen:.4f} bits since step {result.best_step:,}: more "
+            "steps do not help."
+        )
     return Answer(
         json=asdict(result),
         shown=[facts(f"Run {result.run}", rows)],
-        notes=[f"\nThe model is {Run(result.run).best}.", *notes],
+        notes=[*told, *notes],
     )
