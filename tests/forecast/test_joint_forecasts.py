@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,15 +23,11 @@ from vaiom.distribution.portfolio import read_positions
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import write_json
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.joint_forecast import (
-    dependence_after,
-    fitted_dependence,
-    join,
-    score_last_rows,
-)
+from vaiom.forecast.joint_forecast import join
 from vaiom.market.folder import read_bars
 from vaiom.run import Run
 
+Frames = dict[str, pl.DataFrame]
 Command = Callable[..., tuple[int, str, str]]
 ROWS = 300
 
@@ -59,52 +56,38 @@ def together(tiny: TinyRun) -> Forecaster:
 
 
 @pytest.fixture(scope="module")
-def bars(tiny: TinyRun) -> dict[str, pl.DataFrame]:
+def bars(tiny: TinyRun) -> Frames:
     return {symbol: frame.tail(ROWS) for symbol, frame in read_bars(tiny.bars).items()}
 
 
-def test_marginals_are_those_of_predict(
-    together: Forecaster, bars: dict[str, pl.DataFrame]
-) -> None:
+def test_marginals_are_those_of_predict(together: Forecaster, bars: Frames) -> None:
     joint, alone = together.joint(bars), together.predict(bars)
     assert joint.symbols == tuple(alone)
     for symbol, dist in alone.items():
-        assert np.array_equal(joint.dists[symbol].probs, dist.probs)
+        np.testing.assert_array_equal(joint.dists[symbol].probs, dist.probs)
         assert joint.prob_zero[symbol] == dist.prob_zero
     assert joint.as_of == alone["EURUSD"].as_of
     assert np.linalg.eigvalsh(joint.correlation)[0] > 0
 
 
 def test_a_stream_gives_the_joint_distribution_of_all_its_bars(
-    together: Forecaster, bars: dict[str, pl.DataFrame]
+    together: Forecaster, bars: Frames
 ) -> None:
     online = together.online()
     online.extend_many({symbol: frame.head(ROWS - 4) for symbol, frame in bars.items()})
-    online.joint()
-    rows = [frame.tail(4).to_dicts() for frame in bars.values()]
-    for stamp in zip(*rows, strict=True):
-        online.push_many(dict(zip(bars, stamp, strict=True)), forecast=False)
-    joint = online.joint(["XAUUSD", "EURUSD"])
-    batch = together.joint({symbol: bars[symbol] for symbol in ("XAUUSD", "EURUSD")})
-    assert joint.symbols == batch.symbols
+    before = online.joint().correlation
+    for number in range(ROWS - 4, ROWS):
+        stamp = {symbol: frame.row(number, named=True) for symbol, frame in bars.items()}
+        online.push_many(stamp, forecast=False)
+    symbols = ("XAUUSD", "EURUSD")
+    joint = online.joint(symbols)
+    batch = together.joint({symbol: bars[symbol] for symbol in symbols})
+    assert joint.symbols == batch.symbols == symbols
     np.testing.assert_allclose(joint.correlation, batch.correlation, atol=1e-6)
+    assert not np.array_equal(joint.correlation, before)
 
 
-def test_what_is_known_of_a_stamp_does_not_depend_on_later_bars(
-    together: Forecaster, bars: dict[str, pl.DataFrame]
-) -> None:
-    cut = {symbol: frame.head(ROWS - 50) for symbol, frame in bars.items()}
-    online = together.online()
-    online.extend_many(cut)
-    first = online.joint().correlation
-    rising = pl.col("Open", "High", "Low", "Close") * pl.Series(np.linspace(1, 3, 50))
-    later = {symbol: frame.tail(50).with_columns(rising) for symbol, frame in bars.items()}
-    assert np.array_equal(together.joint(cut).correlation, first)
-    online.extend_many(later)
-    assert not np.array_equal(online.joint().correlation, first)
-
-
-def test_little_in_common_is_said(together: Forecaster, bars: dict[str, pl.DataFrame]) -> None:
+def test_little_in_common_is_said(together: Forecaster, bars: Frames) -> None:
     short = {"EURUSD": bars["EURUSD"].head(ROWS - 30), "XAUUSD": bars["XAUUSD"].tail(57)}
     joint = together.joint(short)
     assert any(note.startswith("EURUSD: its last bar is of") for note in joint.notes)
@@ -117,36 +100,28 @@ def test_little_in_common_is_said(together: Forecaster, bars: dict[str, pl.DataF
 
 @pytest.mark.parametrize(("number", "says"), [(0, True), (99, True), (100, False)])
 def test_few_common_bars_are_noted(
-    together: Forecaster, bars: dict[str, pl.DataFrame], number: int, says: bool
+    together: Forecaster, bars: Frames, number: int, says: bool
 ) -> None:
-    windows = together.windows(bars)
-    rows = {
-        each.symbol: score_last_rows(together, each.symbol, each.columns, 20) for each in windows
-    }
-    state = dependence_after(fitted_dependence(together), rows)
+    state = replace(dependence("").initial_state(), counts=np.array([500, number]))
     dists = together.predict(bars)
     note = f"XAUUSD: {number} bars beside others: its correlation is mostly that of Train"
-    assert (note in join(dists, replace(state, counts=np.array([500, number]))).notes) is says
-    alone = join({"XAUUSD": dists["XAUUSD"]}, replace(state, counts=np.array([500, number])))
-    assert note not in alone.notes
+    assert (note in join(dists, state).notes) is says
+    assert note not in join({"XAUUSD": dists["XAUUSD"]}, state).notes
 
 
 def test_a_horizon_without_a_dependence_of_its_own_takes_that_of_one_bar(
-    together: Forecaster, bars: dict[str, pl.DataFrame]
+    together: Forecaster, bars: Frames
 ) -> None:
     dists = {symbol: replace(dist, horizon=4) for symbol, dist in together.predict(bars).items()}
-    state = dependence("").initial_state()
-    joint = join(dists, state)
-    assert joint.horizon == 4
-    assert any("over 4 bars" in note for note in joint.notes)
-    assert joint.degrees == 8.0
-    own = join(dists, replace(state, fit=replace(state.fit, degrees={"1": 8.0, "4": None})))
-    assert own.degrees is None
-    assert not any("over 4 bars" in note for note in own.notes)
+    for degrees, wanted, says in (({"1": 8.0}, 8.0, True), ({"1": 8.0, "4": None}, None, False)):
+        fit = replace(dependence(""), degrees=degrees)
+        joint = join(dists, fit.initial_state())
+        assert (joint.horizon, joint.degrees) == (4, wanted)
+        assert any("over 4 bars" in note for note in joint.notes) is says
 
 
 def test_what_cannot_be_joined_is_refused(
-    together: Forecaster, bars: dict[str, pl.DataFrame], tiny: TinyRun
+    together: Forecaster, bars: Frames, tiny: TinyRun
 ) -> None:
     apart = bars["XAUUSD"].with_columns(pl.col("Datetime") + timedelta(minutes=30))
     with pytest.raises(DataError, match="no bar in common"):
@@ -165,7 +140,7 @@ def test_what_cannot_be_joined_is_refused(
 
 
 def test_a_stream_without_scipy_says_how_to_get_it(
-    together: Forecaster, bars: dict[str, pl.DataFrame], monkeypatch: pytest.MonkeyPatch
+    together: Forecaster, bars: Frames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     online, find = together.online(), importlib.util.find_spec
     online.extend_many(bars)
@@ -218,61 +193,78 @@ def test_a_dependence_belongs_to_the_selected_model_alone(tiny: TinyRun, tmp_pat
     assert Forecaster.load(other).dependence is None
 
 
-def test_the_command_line_says_the_risk_of_positions(
-    tiny: TinyRun, tmp_path: Path, run: Command
-) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    Run(folder).best.write_bytes(Run(tiny.run).best.read_bytes())
-    sha256 = Forecaster.load(folder).card.sha256
-    positions, plot = tmp_path / "positions.csv", tmp_path / "profit.svg"
+@pytest.fixture
+def risk(tiny: TinyRun, tmp_path: Path, run: Command) -> Command:
+    """The command with a run of its own, whose dependence is fitted, and with two positions."""
+    folder = Run(tmp_path / "run")
+    folder.path.mkdir()
+    folder.best.write_bytes(Run(tiny.run).best.read_bytes())
+    sha256 = Forecaster.load(folder.path).card.sha256
+    write_json(folder.dependence, to_json(dependence(sha256)))
+    positions = tmp_path / "positions.csv"
     positions.write_text("symbol,amount\nEURUSD,1000000\nXAUUSD,-200000\n")
-    words = ("risk", folder, "--bars", tiny.bars, "--positions", positions, "--draws", 1000)
-    code, _, err = run(*words)
+    words = ("risk", folder.path, "--bars", tiny.bars, "--positions", positions, "--draws", 1000)
+    return partial(run, *words)
+
+
+def test_the_command_line_says_the_risk_of_positions(risk: Command, tmp_path: Path) -> None:
+    plot = tmp_path / "profit.svg"
+    code, out, _ = risk("--level", "0.95", "--json", "--plot", plot)
+    found = json.loads(out)
+    assert (code, found["level"], found["horizon"]) == (0, 0.95, 1)
+    assert found["expected_shortfall"] > found["value_at_risk"] > 0
+    parts = [each["expected_shortfall"] for each in found["contributions"].values()]
+    assert sum(parts) == pytest.approx(found["expected_shortfall"])
+    assert plot.is_file()
+    code, out, err = risk("--level", "0.95")
+    assert "Loss over the next bar after " in out
+    table = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
+    figures = [f"{found[name]:,.2f}" for name in ("value_at_risk", "expected_shortfall")]
+    assert table["all"] == ["800,000.00", *figures]
+    assert (table["EURUSD"][0], table["XAUUSD"][0]) == ("1,000,000.00", "-200,000.00")
+    assert "profit" not in err
+
+
+def test_the_risk_after_a_given_return(risk: Command) -> None:
+    _, out, _ = risk("--given", "XAUUSD=-0.02", "--json")
+    profit = json.loads(out)["given"]["XAUUSD"]["profit"]
+    assert profit == pytest.approx(200_000 * (1 - np.exp(-0.02)))
+    _, out, err = risk("--given", "XAUUSD=-0.02")
+    assert f"\nXAUUSD: profit {profit:,.2f} at the given return, not in the table\n" in err
+    assert "XAUUSD" not in out
+
+
+def test_positions_may_be_as_spreadsheets_write_them(risk: Command, tmp_path: Path) -> None:
+    _, before, _ = risk("--json")
+    text = "Symbol;Amount\nEURUSD;1000000\nXAUUSD;-200000\n"
+    (tmp_path / "positions.csv").write_text(text, encoding="utf-8-sig")
+    assert risk("--json")[1] == before
+
+
+@pytest.mark.parametrize(
+    ("positions", "words", "says"),
+    [
+        ("EURUSD,nan\n", (), "not a position"),
+        ("GBPUSD,1\n", (), "GBPUSD"),
+        ("", (), "no positions"),
+        ("EURUSD,1\n", ("--horizon", 7), "horizon"),
+        ("EURUSD,1\n", ("--given", "XAUUSD"), "XAUUSD"),
+    ],
+)
+def test_risks_that_cannot_be_said_are_refused(
+    risk: Command, tmp_path: Path, positions: str, words: tuple[object, ...], says: str
+) -> None:
+    (tmp_path / "positions.csv").write_text(positions)
+    code, _, err = risk(*words)
+    assert code == 2
+    assert says in err
+
+
+def test_a_risk_needs_a_dependence_of_this_model(risk: Command, tmp_path: Path) -> None:
+    file = Run(tmp_path / "run").dependence
+    write_json(file, to_json(dependence("other")))
+    assert "another checkpoint" in risk()[2]
+    file.unlink()
+    code, _, err = risk()
     assert code == 2
     assert "vaiom dependence" in err
-    write_json(Run(folder).dependence, to_json(dependence(sha256)))
-    code, out, _ = run(*words, "--level", "0.95", "--json", "--plot", plot)
-    found = json.loads(out)
-    assert code == 0
-    assert found["level"] == 0.95
-    assert found["horizon"] == 1
-    assert found["expected_shortfall"] > found["value_at_risk"] > 0
-    parts = found["contributions"].values()
-    assert sum(each["expected_shortfall"] for each in parts) == pytest.approx(
-        found["expected_shortfall"]
-    )
-    assert plot.is_file()
-    code, out, _ = run(*words, "--given", "XAUUSD=-0.02", "--json")
-    assert json.loads(out)["given"]["XAUUSD"]["profit"] == pytest.approx(
-        200_000 * (1 - np.exp(-0.02))
-    )
-    code, out, err = run(*words, "--level", "0.95")
-    assert "Loss over the next bar after " in out
-    rows = {row[0]: row[1:] for line in out.splitlines() if (row := line.split()) and len(row) == 4}
-    figures = [found["value_at_risk"], found["expected_shortfall"]]
-    assert rows["all"] == ["800,000.00", *(f"{figure:,.2f}" for figure in figures)]
-    assert [row[0] for row in rows.values()][1:3] == ["1,000,000.00", "-200,000.00"]
-    assert "profit" not in err
-    code, out, err = run(*words, "--given", "XAUUSD=-0.02")
-    assert "\nXAUUSD: profit 3,960.27 at the given return, not in the table\n" in err
-    assert "XAUUSD" not in out
-    _, before, _ = run(*words, "--json")
-    positions.write_text("Symbol;Amount\nEURUSD;1000000\nXAUUSD;-200000\n", encoding="utf-8-sig")
-    assert run(*words, "--json")[1] == before  # as spreadsheets write it
-    for text, said in (
-        ("EURUSD,nan\n", "not a position"),
-        ("GBPUSD,1\n", "GBPUSD"),
-        ("", "no positions"),
-    ):
-        positions.write_text(text)
-        code, _, err = run(*words)
-        assert code == 2
-        assert said in err
-    positions.write_text("EURUSD,1\n")
-    assert run(*words, "--horizon", 7)[0] == 2
-    assert run(*words, "--given", "XAUUSD")[0] == 2
-    write_json(
-        Run(folder).dependence, to_json(replace(dependence(sha256), checkpoint_sha256="other"))
-    )
-    assert "another checkpoint" in run(*words)[2]

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import polars as pl
 import pytest
-from forecast_runs import untrained
+from forecast_runs import assert_same_forecast, untrained
 
 from strategies import random_bars
 from training.tiny_runs import SPLITS
@@ -40,35 +40,26 @@ def test_the_next_bar_that_will_exist_is_named_by_batch_history_and_stream(
     forecaster: Forecaster, bars: pl.DataFrame
 ) -> None:
     stamps = bars["Datetime"].to_list()
-    history, online = forecaster.predict_all(bars, "EURUSD"), forecaster.online()
-    named = [history[index].target_time for index in range(len(history))]
+    history = forecaster.predict_all(bars, "EURUSD")
+    named = [dist.target_time for dist in history]
     learned = forecaster.context
     assert named[learned - MIN_BARS : -1] == stamps[learned:]  # over weekends too
-    assert history[0].target_time == history[0].as_of + timedelta(hours=1)
-    fridays = [
-        place
-        for place in range(1, len(stamps))
-        if stamps[place] - stamps[place - 1] > timedelta(days=1)
-    ]
-    online.extend("EURUSD", bars.head(fridays[-1] - 1))
-    for end in (fridays[-1], fridays[-1] + 1):
-        known = bars.head(end)
-        expected = history[end - MIN_BARS]
-        pushed = online.push("EURUSD", known.tail(1).to_dicts()[0])
-        for dist in (forecaster.predict(known, "EURUSD"), pushed):
-            assert dist is not None
-            assert (dist.target_time, dist.stale_since) == (
-                expected.target_time,
-                expected.stale_since,
-            )
+    assert named[0] == history[0].as_of + timedelta(hours=1)
+    is_monday = bars["Datetime"].diff() > timedelta(days=1)
+    week = int(is_monday.arg_true()[-1])
+    online = forecaster.online()
+    online.extend("EURUSD", bars.head(week - 1))
+    for stop in (week, week + 1):
+        pushed = online.push("EURUSD", bars.row(stop - 1, named=True))
+        alone = forecaster.predict(bars.head(stop), "EURUSD")
+        for dist in (alone, pushed):
+            assert_same_forecast(dist, history[stop - MIN_BARS])
+            assert dist.stale_since == history[stop - MIN_BARS].stale_since
     # What comes later changes nothing that was said before.
-    gone = bars.filter(
-        (pl.col("Datetime") <= stamps[1_000]) | (pl.col("Datetime").dt.hour() % 2 == 0)
-    )
-    again = forecaster.predict_all(gone, "EURUSD")
-    assert [again[index].target_time for index in range(1_000 - MIN_BARS)] == named[
-        : 1_000 - MIN_BARS
-    ]
+    is_kept = (pl.col("Datetime") <= stamps[1_000]) | (pl.col("Datetime").dt.hour() % 2 == 0)
+    again = forecaster.predict_all(bars.filter(is_kept), "EURUSD")
+    known = 1_000 - MIN_BARS
+    assert [dist.target_time for dist in again[:known]] == named[:known]
 
 
 def test_a_weekend_makes_no_forecast_stale(forecaster: Forecaster, bars: pl.DataFrame) -> None:

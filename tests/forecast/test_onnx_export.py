@@ -6,18 +6,18 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from forecast_runs import CONTEXT, TinyRun, untrained
+from forecast_runs import CONTEXT, TinyRun, assert_same_forecast, untrained
 
 from strategies import random_bars
 from vaiom.errors import CheckpointError, ConfigError, DataError, VaiomError
 from vaiom.files import sha256_of
 from vaiom.forecast import export
 from vaiom.forecast.backend import TOLERANCE, random_windows
+from vaiom.forecast.bars import MIN_BARS
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.onnx_backend import OnnxBackend
 from vaiom.forecast.torch_backend import TorchBackend
@@ -47,14 +47,12 @@ def test_it_forecasts_as_the_run_does(
     bars = read_bars(tiny.bars) | {"SHORT": random_bars(30), "NEW": random_bars(400, 5)}
     theirs = other.predict(bars)
     for symbol, dist in forecaster.predict(bars).items():
-        np.testing.assert_allclose(theirs[symbol].probs, dist.probs, atol=TOLERANCE)
-        assert theirs[symbol].to_dict()["notes"] == dist.to_dict()["notes"]
-    history = random_bars(80, 7)
-    np.testing.assert_allclose(
-        other.predict_all(history, "EURUSD").probs,
-        forecaster.predict_all(history, "EURUSD").probs,
-        atol=TOLERANCE,
+        assert_same_forecast(theirs[symbol], dist)
+        assert theirs[symbol].notes == dist.notes
+    ours, theirs = (
+        each.predict_all(random_bars(80, 7), "EURUSD").probs for each in (forecaster, other)
     )
+    np.testing.assert_allclose(theirs, ours, atol=TOLERANCE)
 
 
 def test_the_file_is_what_other_runtimes_expect(exported: Path) -> None:
@@ -76,19 +74,15 @@ def test_made_up_windows_hold_values_that_a_model_may_meet(tiny: TinyRun, branch
     card = untrained(tiny.corpus, input=branch, num_layers=1).card
     events, meta = random_windows(card, 40, seed=3)
     sizes = card.tokenizer.vocabulary_sizes
-    assert (events.dtype, events.shape) == (
-        np.float32,
-        (40, CONTEXT, len(card.config.input_fields)),
-    )
+    names = card.config.input_fields
+    assert (events.dtype, events.shape) == (np.float32, (40, CONTEXT, len(names)))
     if branch == "disc":
-        most = np.array([sizes[name] for name in card.config.input_fields]) - 1
-        assert (events.min(axis=(0, 1)).tolist(), events.max(axis=(0, 1)).tolist()) == (
-            [0] * len(most),
-            most.tolist(),
-        )
+        np.testing.assert_array_equal(events.min(axis=(0, 1)), 0)
+        np.testing.assert_array_equal(events.max(axis=(0, 1)) + 1, [sizes[name] for name in names])
     else:
         assert events.std() == pytest.approx(3, abs=0.05)
-    assert ({*meta[:, 0].tolist()}, meta[:, 1:].any()) == ({*range(sizes["asset_id"])}, False)
+    assert set(meta[:, 0]) == set(range(sizes["asset_id"]))
+    assert not meta[:, 1:].any()
     np.testing.assert_array_equal(random_windows(card, 40, seed=3)[0], events)
 
 
@@ -106,26 +100,16 @@ def test_threads_are_those_asked_for_and_only_during_a_pass(exported: Path, tiny
 
 
 def test_real_windows_are_those_of_the_corpus_that_is_named_or_found(
-    tiny: TinyRun, simulated_world: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: TinyRun, simulated_world: TinyRun, tmp_path: Path
 ) -> None:
     """A corpus that has moved is no reason to refuse, one that is named and does not fit is."""
-    given: list[int] = []
-
-    def made(_: Checkpoint, file: Path, windows: list[Any] = ()) -> None:  # type: ignore[assignment]
-        given.append(sum(len(events) for events, _ in windows))
-
-    monkeypatch.setattr(export, "export_onnx", made)
     alone = tmp_path / "run"
     alone.mkdir()
     (alone / "best.safetensors").write_bytes((tiny.run / "best.safetensors").read_bytes())
-    for run, corpus in (
-        (tiny.run, None),
-        (alone, None),
-        (alone, tiny.corpus.path),
-        (tiny.run / "best.safetensors", None),
-    ):
-        export.export_run(run, tmp_path / "m.onnx", corpus)
-    assert given == [32, 0, 32, 0]
+    file = tiny.run / "best.safetensors"
+    for run, corpus, number in ((alone, None, 0), (file, None, 0), (alone, tiny.corpus.path, 32)):
+        made = export.export_run(run, tmp_path / "m.onnx", corpus)
+        assert made.real_windows == number
     with pytest.raises(DataError, match=r"another tokenizer[\s\S]*leave --corpus out"):
         export.export_run(tiny.run, tmp_path / "m.onnx", simulated_world.corpus.path)
 
@@ -133,18 +117,16 @@ def test_real_windows_are_those_of_the_corpus_that_is_named_or_found(
 def test_real_windows_are_spread_over_the_events(tiny: TinyRun) -> None:
     checkpoint = checkpoint_of(untrained(tiny.corpus, num_layers=1))
     [(events, meta)] = export.corpus_windows(tiny.corpus, checkpoint)
-    rows, inputs = (
-        tiny.corpus.endpoints("validation", CONTEXT),
-        tiny.corpus.inputs(checkpoint.config),
-    )
-    for place, row in ((0, rows[0]), (-1, rows[-1])):
+    rows = tiny.corpus.endpoints("validation", CONTEXT)
+    inputs = tiny.corpus.inputs(checkpoint.config)
+    for place in (0, -1):
+        row = rows[place]
         np.testing.assert_array_equal(events[place], inputs[row - CONTEXT + 1 : row + 1])
         np.testing.assert_array_equal(meta[place], tiny.corpus.meta[row])
     assert (events.shape[:2], events.dtype, meta.dtype) == ((32, CONTEXT), np.float32, np.int64)
+    longer = checkpoint_of(untrained(tiny.corpus, num_layers=1, context=1_500))
     with pytest.raises(DataError, match="no window"):
-        export.corpus_windows(
-            tiny.corpus, checkpoint_of(untrained(tiny.corpus, num_layers=1, context=1_500))
-        )
+        export.corpus_windows(tiny.corpus, longer)
 
 
 def checkpoint_of(forecaster: Forecaster) -> Checkpoint:
@@ -248,12 +230,15 @@ def test_a_missing_library_names_its_extra(exported: Path, monkeypatch: pytest.M
 
 def test_a_model_of_windowed_attention_is_exported_too(tiny: TinyRun) -> None:
     windowed = untrained(tiny.corpus, positions="rotary", attention_window=8, num_layers=3)
-    assert isinstance(windowed.backend, TorchBackend)
-    other = Forecaster(OnnxBackend(export.to_onnx(checkpoint_of(windowed)), 1), windowed.card)
+    contents = export.to_onnx(checkpoint_of(windowed))
+    other = Forecaster(OnnxBackend(contents, 1), windowed.card)
     bars = random_bars(120, 7)
-    ours, theirs = (each.predict_all(bars, "EURUSD").probs for each in (windowed, other))
-    np.testing.assert_allclose(theirs, ours, atol=TOLERANCE)
-    live, slow = windowed.online(), other.online()
-    for bar in bars.iter_rows(named=True):
-        one, two = live.push("EURUSD", bar), slow.push("EURUSD", bar)
-        assert one is two is None or np.abs(one.probs - two.probs).max() <= TOLERANCE
+    history = windowed.predict_all(bars, "EURUSD")
+    theirs = other.predict_all(bars, "EURUSD").probs
+    np.testing.assert_allclose(theirs, history.probs, atol=TOLERANCE)
+    for forecaster in (windowed, other):
+        online = forecaster.online()
+        for number, bar in enumerate(bars.iter_rows(named=True), start=1):
+            dist = online.push("EURUSD", bar)
+            if number >= MIN_BARS:
+                assert_same_forecast(dist, history[number - MIN_BARS])

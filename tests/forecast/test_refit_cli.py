@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 from forecast_runs import CONTEXT, TinyRun, tiny_run
 
 from strategies import random_bars
-from vaiom.corpus.store import open_corpus
+from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import CheckpointError
 from vaiom.evaluation.ledger import model_accesses
 from vaiom.experiments.refit import fit_horizons, refit, shifted_corpus
@@ -24,7 +25,6 @@ from vaiom.forecast.export import export_run
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import read_bars
 from vaiom.model.checkpoint import load_checkpoint
-from vaiom.model.horizon_heads import load_horizons
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -48,16 +48,18 @@ def refitted(long: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def num_accesses(corpus: Corpus) -> list[int]:
+    """How often the models of a corpus saw targets that it holds out."""
+    return [len(model_accesses(corpus, split)) for split in ("test-h1", "sealed")]
+
+
 def test_it_trains_the_configuration_on_all_bars(
     long: TinyRun, refitted: Path, end: datetime
 ) -> None:
-    corpus = long.corpus
-    made, before = (
-        load_checkpoint(refitted / "best.safetensors"),
-        load_checkpoint(long.run / "best.safetensors"),
-    )
+    made = load_checkpoint(refitted / "best.safetensors")
+    before = load_checkpoint(long.run / "best.safetensors")
     assert (made.provenance.purpose, before.provenance.purpose) == ("use", "evidence")
-    assert made.model.config == before.model.config
+    assert made.config == before.config
     for name in ("experiment", "train", "seed", "inputs"):
         assert getattr(made.provenance, name) == getattr(before.provenance, name)
     half = (end - timedelta(weeks=26)).isoformat()
@@ -67,14 +69,10 @@ def test_it_trains_the_configuration_on_all_bars(
         "tests": [],
         "seal": end.isoformat(),
     }
-    assert (
-        made.tokenizer.sha256 == shifted_corpus(corpus).tokenizer.sha256 != before.tokenizer.sha256
-    )
+    assert made.tokenizer.sha256 == shifted_corpus(long.corpus).tokenizer.sha256
+    assert made.tokenizer.sha256 != before.tokenizer.sha256
     # Selecting looked at events that the corpus holds out, and its ledger says so.
-    assert {split: len(model_accesses(corpus, split)) for split in ("test-h1", "sealed")} == {
-        "test-h1": 1,
-        "sealed": 1,
-    }
+    assert num_accesses(long.corpus) == [1, 1]
 
 
 def test_it_is_used_like_any_other_and_says_what_it_is(
@@ -100,50 +98,40 @@ def test_it_is_no_evidence(run: Run, refitted: Path, split: str, says: str) -> N
     assert "score the run that it was refitted from" in err
 
 
+@pytest.fixture
+def command(run: Run, long: TinyRun) -> Run:
+    return partial(run, "refit", long.run, "--corpus", long.corpus.path, "--device", "cpu")
+
+
 def test_a_run_is_not_overwritten_and_the_end_is_in_the_data(
-    run: Run, long: TinyRun, refitted: Path
+    command: Run, long: TinyRun, refitted: Path
 ) -> None:
-    common = ("refit", long.run, "--corpus", long.corpus.path, "--device", "cpu", "--yes", "--out")
-    code, _, err = run(*common[:-2], "--out", refitted.parent / "other")
-    assert code == 2
-    assert "learns from Validation and the tests" in err
-    assert "--yes" in err
+    other = refitted.parent / "other"
     for words, says in (
-        ([refitted], "holds a run already"),
-        ([refitted.parent / "other", "--until", "2030-01-01"], "the data end before this"),
-        ([refitted.parent / "other", "--until", "2023-11-03"], "Train holds no usable event"),
+        ((other,), "learns from Validation and the tests"),
+        ((refitted, "--yes"), "holds a run already"),
+        ((other, "--yes", "--until", "2030-01-01"), "the data end before this"),
+        ((other, "--yes", "--until", "2023-11-03"), "Train holds no usable event"),
+        ((other, "--yes", "--until", "2024-01-01"), "Train"),
     ):
-        code, out, err = run(*common, *words)
+        code, out, err = command("--out", *words)
         assert (code, out) == (2, ""), err
         assert says in err
-    assert not (refitted.parent / "other").exists()
-    assert len(model_accesses(long.corpus, "test-h1")) == 1
+    assert not other.exists()
+    assert num_accesses(long.corpus) == [1, 1]
 
 
-def test_the_command(run: Run, long: TinyRun, tmp_path: Path) -> None:
-    words = (
-        "refit",
-        long.run,
-        "--corpus",
-        long.corpus.path,
-        "--out",
-        tmp_path / "run",
-        "--device",
-        "cpu",
-        "--yes",
-    )
-    code, out, err = run(*words, "--until", "2024-01-01", "--json")
-    assert code == 2
-    assert "Train" in err
-    code, out, err = run(*words, "--until", "2024-06-15", "--json")
+def test_the_command(command: Run, tmp_path: Path) -> None:
+    words = ("--out", tmp_path / "run", "--yes")
+    code, out, err = command(*words, "--until", "2024-06-15", "--json")
     assert code == 0, err
     made = load_checkpoint(tmp_path / "run" / "best.safetensors").provenance
     assert json.loads(out)["best_bits"] == made.validation_bits
     assert (made.purpose, made.splits["seal"]) == ("use", "2024-06-15T00:00:00")
-    code, out, err = run(*words, "--until", "2024-06-15", "--resume")
+    code, out, err = command(*words, "--until", "2024-06-15", "--resume")
     assert code == 0, err
     assert "for use, not for evidence" in err
-    code, _, err = run(*words, "--resume")
+    code, _, err = command(*words, "--resume")
     assert code == 2, "other bars, another run"
 
 
@@ -157,37 +145,26 @@ def test_bars_from_a_day_on_can_be_left_out(long: TinyRun) -> None:
     assert shifted.target_timestamps[shifted.endpoints("train", CONTEXT)].max() < targets.min()
 
 
-def test_heads_of_a_refit_are_fitted_under_its_boundaries_and_the_look_is_recorded(
+def test_heads_of_a_refit_are_fitted_under_its_boundaries_and_the_access_is_recorded(
     long: TinyRun, refitted: Path, tmp_path: Path
 ) -> None:
     corpus = open_corpus(Path(shutil.copytree(long.corpus.path, tmp_path / "corpus")))
     run = Path(shutil.copytree(refitted, tmp_path / "run"))
-    before = {split: len(model_accesses(corpus, split)) for split in ("test-h1", "sealed")}
+    before = num_accesses(corpus)
     fitted = fit_horizons(run, corpus, (2,), device="cpu")
     assert fitted.corpus_sha256 == shifted_corpus(corpus).sha256
-    assert [
-        each.bars
-        for each in load_horizons(
-            run / "horizons.safetensors", load_checkpoint(run / "best.safetensors")
-        ).fitted.fits
-    ] == [2]
-    looks = {split: model_accesses(corpus, split) for split in before}
-    assert {split: len(each) for split, each in looks.items()} == {
-        split: count + 1 for split, count in before.items()
-    }
-    assert {each[-1].run for each in looks.values()} == {"run"}
+    assert Forecaster.load(run).horizons == (1, 2)
+    assert num_accesses(corpus) == [count + 1 for count in before]
+    assert model_accesses(corpus, "sealed")[-1].run == "run"
     # A run for evidence looks at nothing that is held out.
     shutil.copytree(long.run, tmp_path / "evidence")
     fit_horizons(tmp_path / "evidence", corpus, (2,), device="cpu")
-    assert {split: len(model_accesses(corpus, split)) for split in before} == {
-        s: len(looks[s]) for s in looks
-    }
+    assert num_accesses(corpus) == [count + 1 for count in before]
 
 
 def test_heads_need_the_buckets_of_the_model(long: TinyRun, tmp_path: Path) -> None:
-    other = replace(
-        long.corpus, tokenizer=shifted_corpus(long.corpus, datetime(2024, 6, 1)).tokenizer
-    )
+    tokenizer = shifted_corpus(long.corpus, datetime(2024, 6, 1)).tokenizer
+    run = Path(shutil.copytree(long.run, tmp_path / "run"))
     with pytest.raises(CheckpointError, match="tokenizer"):
-        fit_horizons(Path(shutil.copytree(long.run, tmp_path / "run")), other, (2,), device="cpu")
-    assert not (tmp_path / "run" / "horizons.safetensors").exists()
+        fit_horizons(run, replace(long.corpus, tokenizer=tokenizer), (2,), device="cpu")
+    assert Forecaster.load(run).horizons == (1,)
