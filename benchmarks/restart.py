@@ -21,8 +21,8 @@ from benchmarks.folder_peak import peak_mib
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.market.folder import write_symbol
 from vaiom.serve.answers import describe_assets
+from vaiom.serve.bar_store import Store
 from vaiom.serve.state import LiveAssets
-from vaiom.serve.store import Store
 
 MODEL = "fx-1h"
 START = datetime(2010, 1, 4)

@@ -38,13 +38,13 @@ from reproduction.records import (
 )
 from reproduction.walk_forward import TREES, score_year, splits_of
 from vaiom import __version__
-from vaiom.baselines.store import load_losses, losses_file
+from vaiom.baselines.stored_losses import load_losses, losses_file
 from vaiom.codec import to_json
 from vaiom.corpus.split_quality import count_events
 from vaiom.corpus.splits import VALIDATION
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import ConfigError
-from vaiom.evaluation.ledger import record_access
+from vaiom.evaluation.access_ledger import record_access
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import MODEL, event_bits, read_events, score_events
 from vaiom.experiments.tasks import TaskRunner

@@ -21,8 +21,8 @@ from vaiom.cli.console import note, progress_bar, user_errors
 from vaiom.codec import to_json
 from vaiom.corpus.splits import VALIDATION
 from vaiom.corpus.store import Corpus
+from vaiom.evaluation.access_ledger import record_access
 from vaiom.evaluation.inference import paired_gain
-from vaiom.evaluation.ledger import record_access
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import MODEL, ScoredEvents, event_bits, losses_of, score_events
 from vaiom.experiments.refit import adapt

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vaiom.baselines.base import Predictor
 from vaiom.baselines.counts import Frequency, Markov
-from vaiom.baselines.store import fit_or_load
+from vaiom.baselines.stored_losses import fit_or_load
 from vaiom.corpus.splits import SplitConfig
 from vaiom.corpus.store import Corpus
 from vaiom.evaluation.predictor import ModelPredictor

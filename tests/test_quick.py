@@ -15,7 +15,7 @@ from tiny import Tiny, set_up
 from training.tiny_runs import TINY
 from vaiom import Forecaster, evaluate, fit_baselines, open_corpus, read_bars, simulate, train
 from vaiom.model.checkpoint import load_model
-from vaiom.serve.run import ServeConfig
+from vaiom.serve.server import ServeConfig
 from vaiom.simulation.oracle import Oracle
 
 pytestmark = pytest.mark.quick

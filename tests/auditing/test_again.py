@@ -19,11 +19,11 @@ from vaiom.auditing.again import compare_figures, prove_evaluation
 from vaiom.auditing.audited_run import AuditedRun
 from vaiom.auditing.proof import PASSED, AuditConfig, Proof
 from vaiom.baselines.base import baseline
-from vaiom.baselines.store import fit_or_load
+from vaiom.baselines.stored_losses import fit_or_load
 from vaiom.corpus.store import open_corpus
 from vaiom.errors import DataError
+from vaiom.evaluation.access_ledger import ledger_heads
 from vaiom.evaluation.evaluate import evaluate_run
-from vaiom.evaluation.ledger import ledger_heads
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import read_events, write_events
 from vaiom.features.fields import CROSS_FIELDS

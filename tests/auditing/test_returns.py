@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vaiom.auditing.proof import FAILED, NOT_RUN, PASSED
-from vaiom.auditing.returns import (
+from vaiom.auditing.copies import (
     Returns,
     prove_duplicates,
     prove_lead_lag,
     returns_of_corpus,
     spans_of,
 )
+from vaiom.auditing.proof import FAILED, NOT_RUN, PASSED
 from vaiom.corpus.store import open_corpus
 
 HOUR = 3_600

@@ -14,7 +14,7 @@ from vaiom.auditing.audited_run import AuditedRun
 from vaiom.auditing.proof import AuditConfig
 from vaiom.auditing.rounding import Rounding
 from vaiom.baselines.base import baseline
-from vaiom.baselines.store import fit_or_load
+from vaiom.baselines.stored_losses import fit_or_load
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.training.windows import DeviceCorpus, Scorer
 

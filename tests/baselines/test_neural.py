@@ -13,7 +13,7 @@ from small_fits import with_columns
 
 from vaiom.baselines.base import BASELINES, FOR_GPUS, usual_baselines
 from vaiom.baselines.networks import EXPERIMENTS, TrainedNetwork, inside_train
-from vaiom.baselines.store import fit_or_load
+from vaiom.baselines.stored_losses import fit_or_load
 from vaiom.corpus.store import Corpus
 from vaiom.errors import DataError
 from vaiom.evaluation.scores import event_bits

@@ -17,7 +17,7 @@ from small_fits import with_columns
 
 from vaiom.baselines.base import BASELINES, baseline
 from vaiom.baselines.counts import Frequency
-from vaiom.baselines.store import FITS_FOLDER, fit_or_load, load_losses, save_losses
+from vaiom.baselines.stored_losses import FITS_FOLDER, fit_or_load, load_losses, save_losses
 from vaiom.cli.main import main
 from vaiom.corpus.store import Corpus
 from vaiom.errors import DataError
@@ -84,13 +84,13 @@ def test_processes_that_store_at_once_lose_nothing(
     other = Thread(target=save_losses, args=(tmp_path, corpus, "validation", {"b": one}))
 
     def read_while_another_comes(*words: Any) -> Any:
-        monkeypatch.setattr("vaiom.baselines.store.load_losses", load_losses)
+        monkeypatch.setattr("vaiom.baselines.stored_losses.load_losses", load_losses)
         found = load_losses(*words)
         other.start()
         other.join(timeout=0.3)  # it waits for its turn
         return found
 
-    monkeypatch.setattr("vaiom.baselines.store.load_losses", read_while_another_comes)
+    monkeypatch.setattr("vaiom.baselines.stored_losses.load_losses", read_while_another_comes)
     save_losses(tmp_path, corpus, "validation", {"c": one})
     other.join()
     assert load_losses(tmp_path, corpus, "validation").keys() == {"a", "b", "c"}
@@ -216,7 +216,7 @@ import sys
 sys.modules.update(dict.fromkeys(["lightgbm", "arch", "scipy", "polars", "pandas", "pyarrow", "torch"]))
 from pathlib import Path
 from vaiom.baselines.base import baseline
-from vaiom.baselines.store import load_losses
+from vaiom.baselines.stored_losses import load_losses
 from vaiom.corpus.store import open_corpus
 corpus = open_corpus(sys.argv[1])
 train = corpus.endpoints("train")

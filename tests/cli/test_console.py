@@ -24,7 +24,7 @@ from vaiom.cli.options import parse_date, parse_span
 from vaiom.errors import ConfigError, DataError
 from vaiom.market.formats.source import Options
 from vaiom.report.tables import Column, Table, prose
-from vaiom.serve.run import ServeConfig
+from vaiom.serve.server import ServeConfig
 
 
 def test_no_flag_is_set_that_nobody_asked_for() -> None:
@@ -174,8 +174,8 @@ def test_a_service_is_what_its_options_say(
         asked.append((config, host, port))
         ready("http://there")
 
-    monkeypatch.setattr("vaiom.serve.run.serve", serve)
-    monkeypatch.setattr("vaiom.serve.run.default_state", lambda run: run / "beside")
+    monkeypatch.setattr("vaiom.serve.server.serve", serve)
+    monkeypatch.setattr("vaiom.serve.server.default_state", lambda run: run / "beside")
     monkeypatch.setenv("POLARS_MAX_THREADS", "")  # so that it is put back
     monkeypatch.delenv("POLARS_MAX_THREADS")
     ran = vaiom("serve", tmp_path)

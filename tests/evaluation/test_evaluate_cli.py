@@ -15,14 +15,14 @@ from simulated_market import TINY_SPLITS, TinyRuns
 
 from vaiom.baselines.base import BASELINES
 from vaiom.baselines.counts import Frequency, Markov
-from vaiom.baselines.store import save_losses
+from vaiom.baselines.stored_losses import save_losses
 from vaiom.cli.main import main
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.splits import SplitConfig
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import ConfigError
+from vaiom.evaluation.access_ledger import LEDGER_NAME, ledger_heads, model_accesses
 from vaiom.evaluation.evaluate import evaluate_run
-from vaiom.evaluation.ledger import LEDGER_NAME, ledger_heads, model_accesses
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.record import SampleSize, caveats_of
 from vaiom.evaluation.scores import event_bits, read_events

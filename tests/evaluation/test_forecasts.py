@@ -28,9 +28,9 @@ from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.distribution.shape import ReturnShape, Tail
 from vaiom.errors import ConfigError, DataError
+from vaiom.evaluation.access_ledger import read_ledger
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.forecasts import quantile_buckets
-from vaiom.evaluation.ledger import read_ledger
 from vaiom.evaluation.record import ForecastScore
 from vaiom.evaluation.scores import event_bits, losses_of, read_events
 from vaiom.market.folder import write_symbol

@@ -25,6 +25,7 @@ from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.corpus.targets import fit_target
 from vaiom.distribution.buckets import BucketDistribution
 from vaiom.errors import ConfigError
+from vaiom.evaluation.access_ledger import read_ledger
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.horizon_scores import (
     LEVELS,
@@ -33,7 +34,6 @@ from vaiom.evaluation.horizon_scores import (
     judge_horizons,
     root_of_time,
 )
-from vaiom.evaluation.ledger import read_ledger
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.record import Evaluation
 from vaiom.evaluation.scores import event_bits, read_events

@@ -22,7 +22,7 @@ from vaiom.auditing.fits import check_dependence
 from vaiom.auditing.proof import FAILED, PASSED, AuditConfig, Proof
 from vaiom.baselines.base import clean_returns
 from vaiom.baselines.garch import GarchT
-from vaiom.baselines.store import fit_or_load
+from vaiom.baselines.stored_losses import fit_or_load
 from vaiom.codec import from_json, to_json
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.store import Corpus
@@ -38,7 +38,7 @@ from vaiom.evaluation.copula_fit import (
     fit_panel,
     mean_of_products,
 )
-from vaiom.evaluation.joint import JointEvaluation, JointPeriod, judge_joint, judge_panel
+from vaiom.evaluation.joint_scores import JointEvaluation, JointPeriod, judge_joint, judge_panel
 from vaiom.evaluation.panel import Panel, make_panel
 from vaiom.evaluation.portfolios import (
     LEVELS,

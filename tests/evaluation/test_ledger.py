@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from simulated_market import TinyRuns
 
-from vaiom.baselines.store import load_losses
+from vaiom.baselines.stored_losses import load_losses
 from vaiom.corpus.append import append_bars
 from vaiom.corpus.pack import pack, unpack
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import ConfigError, DataError
-from vaiom.evaluation.ledger import (
+from vaiom.evaluation.access_ledger import (
     LEDGER_NAME,
     is_recorded,
     ledger_heads,

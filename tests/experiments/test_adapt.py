@@ -30,9 +30,9 @@ from vaiom.corpus.splits import TRAIN, VALIDATION
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.distribution.copula import pit_of
 from vaiom.errors import CheckpointError, ConfigError, DataError
+from vaiom.evaluation.access_ledger import read_ledger
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.horizon_scores import events_name
-from vaiom.evaluation.ledger import read_ledger
 from vaiom.evaluation.panel import make_panel
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, read_events

@@ -19,7 +19,7 @@ from forecast_runs import CONTEXT, TinyRun, tiny_run
 from strategies import random_bars
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import CheckpointError
-from vaiom.evaluation.ledger import model_accesses
+from vaiom.evaluation.access_ledger import model_accesses
 from vaiom.experiments.refit import fit_horizons, refit, shifted_corpus
 from vaiom.forecast.export import export_run
 from vaiom.forecast.forecaster import Forecaster

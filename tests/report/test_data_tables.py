@@ -14,7 +14,7 @@ from judged_runs import Judged
 from vaiom import __version__
 from vaiom.corpus.split_quality import SplitQuality, count_events
 from vaiom.corpus.store import open_corpus
-from vaiom.evaluation.ledger import ledger_heads, record_access
+from vaiom.evaluation.access_ledger import ledger_heads, record_access
 from vaiom.report.contents import read_run
 from vaiom.report.data_tables import (
     bar_folder,

@@ -20,7 +20,7 @@ from judged_runs import BASELINES, CONTEXT, Judged, Page
 from vaiom.cli.main import main
 from vaiom.corpus.store import open_corpus
 from vaiom.errors import DataError
-from vaiom.evaluation.ledger import LEDGER_NAME, ledger_heads
+from vaiom.evaluation.access_ledger import LEDGER_NAME, ledger_heads
 from vaiom.evaluation.record import Evaluation
 from vaiom.model.checkpoint import load_model
 from vaiom.model.vaiom import count_parameters

@@ -26,11 +26,11 @@ from vaiom.forecast.forecaster import Forecaster
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.model.vaiom import Vaiom
 from vaiom.serve.app import make_app
+from vaiom.serve.bar_store import Store
 from vaiom.serve.follow import BarRow
-from vaiom.serve.run import ServeConfig
+from vaiom.serve.server import ServeConfig
 from vaiom.serve.service import Service
 from vaiom.serve.state import LiveAssets
-from vaiom.serve.store import Store
 
 CONTEXT = 32
 BACKFILL = 24

@@ -37,10 +37,10 @@ from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import ForecastLedger, Removal, read_ledger
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
+from vaiom.serve.bar_store import Store
 from vaiom.serve.refusals import RefusalError
 from vaiom.serve.service import Service
 from vaiom.serve.state import LiveAssets
-from vaiom.serve.store import Store
 
 KEY = {"X-API-Key": "secret"}
 WINDOWED = {"positions": "rotary", "attention_window": 8}

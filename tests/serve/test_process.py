@@ -33,8 +33,8 @@ from vaiom.errors import ConfigError
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.serve.follow import Follower
 from vaiom.serve.protocol import BoundedProtocol
-from vaiom.serve.run import ServeConfig, open_state
-from vaiom.serve.run import serve as serve_on
+from vaiom.serve.server import ServeConfig, open_state
+from vaiom.serve.server import serve as serve_on
 from vaiom.serve.service import Service
 
 

@@ -17,7 +17,7 @@ from test_service_refusals import refusal
 from vaiom.errors import DataError
 from vaiom.serve.follow import Follower
 from vaiom.serve.refusals import RefusalError
-from vaiom.serve.run import serve
+from vaiom.serve.server import serve
 from vaiom.serve.service import Service
 
 

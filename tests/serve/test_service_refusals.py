@@ -25,7 +25,7 @@ from vaiom.serve.app import make_app
 from vaiom.serve.metrics import Metrics
 from vaiom.serve.middleware import LimitMiddleware, RateLimit
 from vaiom.serve.refusals import RefusalError
-from vaiom.serve.run import ServeConfig, default_state, parse_rate, read_keys
+from vaiom.serve.server import ServeConfig, default_state, parse_rate, read_keys
 from vaiom.serve.service import Service
 
 

@@ -14,10 +14,10 @@ from serve_runs import TinyRun, config_of, in_process, live_assets
 from test_service_refusals import refusal
 
 from vaiom.errors import DataError
+from vaiom.serve.bar_store import FILE_NAME, LOG_NAME, Store
 from vaiom.serve.follow import BarRow
 from vaiom.serve.refusals import RefusalError
 from vaiom.serve.schemas import SettledForecast
-from vaiom.serve.store import FILE_NAME, LOG_NAME, Store
 
 BARS = [BarRow(datetime(2024, 1, 1, hour), 1.0, 1.5, None, 1.25, 7.0) for hour in range(3)]
 SETTLED = [

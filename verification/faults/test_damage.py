@@ -14,7 +14,7 @@ import torch
 
 from reproduction.records import read_record
 from training.tiny_runs import TINY
-from vaiom.baselines.store import load_losses
+from vaiom.baselines.stored_losses import load_losses
 from vaiom.corpus.append import append_bars
 from vaiom.corpus.store import open_corpus
 from vaiom.errors import UserError

@@ -13,7 +13,7 @@ from reproduction.records import RUN, Record, SplitScores, gains_of
 from strategies import random_bars
 from training.tiny_runs import TINY
 from vaiom.baselines.counts import Frequency
-from vaiom.baselines.store import save_losses
+from vaiom.baselines.stored_losses import save_losses
 from vaiom.codec import to_json
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.pack import pack

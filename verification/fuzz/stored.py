@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from vaiom.baselines.store import load_losses
+from vaiom.baselines.stored_losses import load_losses
 from vaiom.corpus.manifest import LEDGER_NAME, MANIFEST_NAME, STATE_NAME, TOKENIZER_NAME
 from vaiom.corpus.pack import unpack
 from vaiom.corpus.store import Corpus, open_corpus
-from vaiom.evaluation.ledger import read_ledger
+from vaiom.evaluation.access_ledger import read_ledger
 from vaiom.files import sha256_of
 from vaiom.forecast.ledger import ForecastLedger, Settlement
 from verification.fuzz.materials import CONTEXT, SPLIT

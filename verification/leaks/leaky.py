@@ -17,10 +17,10 @@ import numpy as np
 import polars as pl
 
 from vaiom.auditing.chronology import prove_chronology, prove_neighbours
+from vaiom.auditing.copies import prove_duplicates, prove_lead_lag, returns_of_corpus, spans_of
 from vaiom.auditing.leakage import prove_future, prove_prices, prove_refit
 from vaiom.auditing.pipeline import Bars, Pipeline, widest_model
 from vaiom.auditing.proof import FAILED, AuditConfig, Proof
-from vaiom.auditing.returns import prove_duplicates, prove_lead_lag, returns_of_corpus, spans_of
 from vaiom.baselines.base import Predictor
 from vaiom.corpus.build import CorpusConfig
 from vaiom.corpus.splits import TRAIN, VALIDATION, SplitConfig

@@ -33,10 +33,10 @@ from vaiom.features.quantities import BarArrays
 from vaiom.forecast.bars import moment_of, seconds_of
 from vaiom.forecast.ledger import Commitment, ForecastLedger, Removal, read_ledger
 from vaiom.serve.answers import describe_history
-from vaiom.serve.run import ServeConfig
+from vaiom.serve.bar_store import FILE_NAME
+from vaiom.serve.server import ServeConfig
 from vaiom.serve.service import Service
 from vaiom.serve.state import LiveAssets
-from vaiom.serve.store import FILE_NAME
 from verification.simulation.machine import (
     LEDGER_NAME,
     Connection,

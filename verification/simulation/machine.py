@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path, PosixPath
 from typing import Any
 
-from vaiom.serve.store import FILE_NAME
+from vaiom.serve.bar_store import FILE_NAME
 
 WAL_NAME = FILE_NAME + "-wal"
 LEDGER_NAME = "ledger.jsonl"

@@ -25,7 +25,7 @@ from vaiom.model.vaiom import Vaiom
 from vaiom.serve import app
 from vaiom.serve.card import ModelAnswer
 from vaiom.serve.metrics import Metrics
-from vaiom.serve.run import ServeConfig
+from vaiom.serve.server import ServeConfig
 from vaiom.serve.service import Service
 
 SYMBOLS = ("EURUSD", "XAUUSD")

@@ -15,9 +15,9 @@ from unittest.mock import patch
 from vaiom.forecast.ledger import ForecastLedger
 from vaiom.forecast.stream import OnlineForecaster
 from vaiom.serve import incoming, state
+from vaiom.serve.bar_store import Store
 from vaiom.serve.service import Service
 from vaiom.serve.state import LiveAssets
-from vaiom.serve.store import Store
 
 Change = tuple[type | ModuleType, str, dict[str, str]]
 """A class or module, a function of it, and code of it with what stands in its place."""

@@ -25,16 +25,16 @@ from vaiom.auditing.page_again import compare_page
 from vaiom.auditing.proof import Proof, claim
 from vaiom.auditing.rounding import ABSOLUTE, BASELINE_BITS, RELATIVE, SAME_BITS
 from vaiom.baselines.base import Floats, Rows
-from vaiom.baselines.store import FITS_FOLDER, save_losses
+from vaiom.baselines.stored_losses import FITS_FOLDER, save_losses
 from vaiom.codec import to_json
 from vaiom.corpus.manifest import LEDGER_NAME
 from vaiom.corpus.splits import SEALED
 from vaiom.corpus.store import Corpus
 from vaiom.distribution.dependence import Dependence
 from vaiom.errors import UserError
+from vaiom.evaluation.access_ledger import is_recorded, model_accesses
 from vaiom.evaluation.evaluate import compare_tests, evaluate_run
 from vaiom.evaluation.horizon_scores import events_name, figures_of_horizon
-from vaiom.evaluation.ledger import is_recorded, model_accesses
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.record import (
     FORMS,

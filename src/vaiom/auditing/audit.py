@@ -12,17 +12,17 @@ from pathlib import Path
 from vaiom.auditing.again import prove_evaluation
 from vaiom.auditing.audited_run import AuditedRun
 from vaiom.auditing.chronology import prove_chronology, prove_neighbours
+from vaiom.auditing.copies import prove_duplicates, prove_lead_lag, returns_of_corpus, spans_of
 from vaiom.auditing.leakage import prove_future, prove_prices, prove_refit
 from vaiom.auditing.pipeline import Pipeline, widest_model
 from vaiom.auditing.proof import AuditConfig, Proof
 from vaiom.auditing.provenance import config_of, prove_provenance, prove_rebuild
-from vaiom.auditing.returns import prove_duplicates, prove_lead_lag, returns_of_corpus, spans_of
 from vaiom.auditing.selection import prove_selection
 from vaiom.corpus.manifest import LEDGER_NAME, MANIFEST_NAME
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.corpus.targets import DEFAULT_CONTEXT
 from vaiom.errors import DataError
-from vaiom.evaluation.ledger import ledger_heads
+from vaiom.evaluation.access_ledger import ledger_heads
 from vaiom.files import sha256_file
 from vaiom.model.checkpoint import load_checkpoint
 from vaiom.run import CONFIG_NAME, Run

@@ -21,7 +21,7 @@ from vaiom.auditing.rounding import (
     measure_rounding,
 )
 from vaiom.baselines.base import BASELINES, FOR_GPUS, Baseline, Floats, Rows, baseline
-from vaiom.baselines.store import find_fit
+from vaiom.baselines.stored_losses import find_fit
 from vaiom.corpus.splits import TRAIN
 from vaiom.corpus.store import Corpus
 from vaiom.evaluation.predictor import ModelPredictor, seen_by

@@ -16,7 +16,7 @@ from vaiom.auditing.audited_run import AuditedRun
 from vaiom.auditing.proof import Proof
 from vaiom.codec import from_json
 from vaiom.errors import UserError
-from vaiom.evaluation.ledger import is_recorded, ledger_heads
+from vaiom.evaluation.access_ledger import is_recorded, ledger_heads
 from vaiom.report.contents import Inputs, RunContents, read_run
 from vaiom.report.page import render
 from vaiom.run import REPORT_NAME

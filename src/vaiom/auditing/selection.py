@@ -18,7 +18,7 @@ from vaiom.auditing.audited_run import SAMPLED, AuditedRun
 from vaiom.auditing.proof import Proof, claim
 from vaiom.corpus.splits import VALIDATION
 from vaiom.corpus.store import Corpus
-from vaiom.evaluation.ledger import (
+from vaiom.evaluation.access_ledger import (
     NO_CHECKPOINT,
     TestAccess,
     is_recorded,

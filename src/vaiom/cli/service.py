@@ -18,7 +18,7 @@ from vaiom.errors import ConfigError
 from vaiom.report.tables import Column, Table, count, text
 
 if TYPE_CHECKING:
-    from vaiom.serve.store import Store
+    from vaiom.serve.bar_store import Store
 
 SOURCES = "dukascopy, a URL with its file layout, ccxt:EXCHANGE, a file or a folder."
 UtcOffset = Annotated[str, option("How far the clock of the bars is ahead of UTC, for example 2h.")]
@@ -72,8 +72,8 @@ def serve(
     # The bars of a request are few: more threads for them would only take processors from the
     # model.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
-    from vaiom.serve.run import ServeConfig, default_state, parse_rate, read_keys
-    from vaiom.serve.run import serve as run_service
+    from vaiom.serve.server import ServeConfig, default_state, parse_rate, read_keys
+    from vaiom.serve.server import serve as run_service
 
     config = ServeConfig(
         run=run,
@@ -120,7 +120,7 @@ def follow(
     from vaiom.market.feeds import open_feed
     from vaiom.market.formats.source import Options
     from vaiom.serve.follow import Follower, HttpService
-    from vaiom.serve.run import read_keys
+    from vaiom.serve.server import read_keys
 
     options = Options(
         symbol=symbol, shift=parse_span(shift), utc=True, repair=True, whole_lines=True
@@ -155,10 +155,10 @@ def state(
 
     Example: vaiom state runs/main/state --after 2026-01-05
     """
-    from vaiom.serve.run import open_state
+    from vaiom.serve.server import open_state
 
     with open_state(folder) as store:
-        from vaiom.serve.store import StoredAsset
+        from vaiom.serve.bar_store import StoredAsset
 
         symbols = [asset.symbol for asset in store.assets()]
         if symbol and symbol not in symbols:

@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.baselines.base import PLAIN, Floats, Rows, baseline
-from vaiom.baselines.store import load_losses
+from vaiom.baselines.stored_losses import load_losses
 from vaiom.codec import to_json
 from vaiom.corpus.store import Corpus
 from vaiom.distribution.dependence import Dependence
 from vaiom.errors import ConfigError
+from vaiom.evaluation.access_ledger import ledger_heads, record_access
 from vaiom.evaluation.calibration import judge_forecasts
 from vaiom.evaluation.horizon_scores import (
     events_name,
@@ -34,8 +35,7 @@ from vaiom.evaluation.inference import (
     compare,
     compare_seeds,
 )
-from vaiom.evaluation.joint import JointPeriod, judge_joint
-from vaiom.evaluation.ledger import ledger_heads, record_access
+from vaiom.evaluation.joint_scores import JointPeriod, judge_joint
 from vaiom.evaluation.mixture import diagnose_mixture
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.record import Evaluation, SampleSize, caveats_of

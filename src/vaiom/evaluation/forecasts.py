@@ -18,15 +18,15 @@ import numpy.typing as npt
 import polars as pl
 
 from vaiom.baselines.base import PLAIN, Floats, Rows, baseline, count_targets, smooth
-from vaiom.baselines.store import load_losses
+from vaiom.baselines.stored_losses import load_losses
 from vaiom.codec import to_json
 from vaiom.corpus.splits import TRAIN, VALIDATION
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.corpus.targets import DEFAULT_CONTEXT
 from vaiom.distribution.shape import ReturnShape, Tail
 from vaiom.errors import ConfigError, DataError
+from vaiom.evaluation.access_ledger import record_access
 from vaiom.evaluation.evaluate import judge, require_own
-from vaiom.evaluation.ledger import record_access
 from vaiom.evaluation.predictor import rows_of
 from vaiom.evaluation.record import FORMS, RUN_PREFIX, ForecastScore, caveat_of_missing
 from vaiom.evaluation.scores import (

@@ -18,7 +18,7 @@ import numpy as np
 
 from vaiom.baselines.base import Floats, Rows
 from vaiom.baselines.counts import Frequency, HourOfWeek
-from vaiom.baselines.store import find_fit
+from vaiom.baselines.stored_losses import find_fit
 from vaiom.corpus.splits import SEALED
 from vaiom.corpus.store import Corpus
 from vaiom.distribution.buckets import BucketDistribution

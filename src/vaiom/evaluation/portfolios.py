@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from vaiom.baselines.base import Floats, clean_returns
 from vaiom.baselines.garch import GarchT
-from vaiom.baselines.store import load_fit
+from vaiom.baselines.stored_losses import load_fit
 from vaiom.corpus.store import Corpus
 from vaiom.distribution.buckets import BucketDistribution
 from vaiom.distribution.copula import scores_of

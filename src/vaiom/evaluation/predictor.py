@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from vaiom.baselines.base import Baseline, Floats, Rows, baseline, require_known
-from vaiom.baselines.store import fit_or_load, load_losses, losses_file, save_losses
+from vaiom.baselines.stored_losses import fit_or_load, load_losses, losses_file, save_losses
 from vaiom.corpus.splits import BUFFER, SEALED, VALIDATION, SplitConfig
 from vaiom.corpus.store import Corpus
 from vaiom.errors import CheckpointError, ConfigError, DataError
-from vaiom.evaluation.ledger import NO_CHECKPOINT, record_access
+from vaiom.evaluation.access_ledger import NO_CHECKPOINT, record_access
 from vaiom.evaluation.scores import losses_of
 from vaiom.features.fields import CROSS_FIELDS
 from vaiom.files import Progress

@@ -14,7 +14,7 @@ from vaiom.errors import DataError
 from vaiom.evaluation.calibration import Calibration, Scores, TailTest
 from vaiom.evaluation.horizon_scores import HorizonScore
 from vaiom.evaluation.inference import ConfidenceSet, PairedComparison, SeedSummary
-from vaiom.evaluation.joint import JointEvaluation
+from vaiom.evaluation.joint_scores import JointEvaluation
 from vaiom.evaluation.mixture import MixtureReport
 from vaiom.evaluation.scores import GroupBits, TargetScore
 from vaiom.files import read_json

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vaiom.baselines.base import Baseline, Floats, Predictor, Rows
-from vaiom.baselines.store import BITS_PREFIX, bits_of_columns
+from vaiom.baselines.stored_losses import BITS_PREFIX, bits_of_columns
 from vaiom.corpus.splits import TRAIN
 from vaiom.corpus.store import Corpus
 from vaiom.distribution.buckets import BucketDistribution

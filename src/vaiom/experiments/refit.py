@@ -14,8 +14,8 @@ from vaiom.corpus.splits import TRAIN, VALIDATION, SplitConfig
 from vaiom.corpus.store import Corpus
 from vaiom.corpus.targets import HORIZONS
 from vaiom.errors import ConfigError, DataError
+from vaiom.evaluation.access_ledger import record_access
 from vaiom.evaluation.inference import PairedGain, paired_gain
-from vaiom.evaluation.ledger import record_access
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows, require_tokenizer, seen_by
 from vaiom.evaluation.scores import MODEL, event_bits, score_events
 from vaiom.market.timeframes import step_seconds

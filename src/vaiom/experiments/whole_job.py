@@ -13,7 +13,7 @@ from pathlib import Path
 from vaiom.baselines.base import Baseline, Predictor, baseline
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.lightgbm import LightGBM, TreeConfig
-from vaiom.baselines.store import losses_file
+from vaiom.baselines.stored_losses import losses_file
 from vaiom.corpus.manifest import MANIFEST_NAME
 from vaiom.corpus.splits import TRAIN, VALIDATION
 from vaiom.corpus.store import Corpus, open_corpus

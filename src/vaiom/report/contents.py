@@ -15,7 +15,7 @@ from typing import Any
 from vaiom.corpus.splits import SEALED, VALIDATION, SplitConfig
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.errors import DataError, UserError
-from vaiom.evaluation.ledger import NO_CHECKPOINT, TestAccess, ledger_heads, read_ledger
+from vaiom.evaluation.access_ledger import NO_CHECKPOINT, TestAccess, ledger_heads, read_ledger
 from vaiom.evaluation.predictor import require_tokenizer
 from vaiom.evaluation.record import Evaluation, ForecastScore
 from vaiom.evaluation.scores import MODEL, ScoredEvents, read_events

@@ -18,7 +18,7 @@ from vaiom.report.tables import NOTHING, Column, Table, count, facts, moment, pe
 if TYPE_CHECKING:
     from vaiom.corpus.split_quality import SplitQuality
     from vaiom.corpus.store import Corpus
-    from vaiom.evaluation.ledger import TestAccess
+    from vaiom.evaluation.access_ledger import TestAccess
     from vaiom.market.check import QualityReport
     from vaiom.report.contents import RunContents
 

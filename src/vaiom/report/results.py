@@ -14,7 +14,7 @@ from typing import Any
 
 from vaiom.evaluation.calibration import Calibration
 from vaiom.evaluation.inference import CONFIDENCE_SET_REPLICATES
-from vaiom.evaluation.joint import JointEvaluation
+from vaiom.evaluation.joint_scores import JointEvaluation
 from vaiom.evaluation.mixture import MixtureReport
 from vaiom.evaluation.record import Evaluation
 from vaiom.evaluation.scores import MODEL

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vaiom.errors import UserError
 from vaiom.serve.metrics import Metrics
 from vaiom.serve.refusals import RefusalError, error_response
-from vaiom.serve.run import ServeConfig
+from vaiom.serve.server import ServeConfig
 
 GUARDED = ("/v1/", "/metrics")
 """Paths that need an API key, if keys are configured; the dashboard's files hold no data."""

@@ -28,14 +28,14 @@ from vaiom.forecast.ledger import ForecastLedger
 from vaiom.market.feeds import open_feed
 from vaiom.serve import schemas
 from vaiom.serve.answers import describe_assets, describe_history
+from vaiom.serve.bar_store import Store
 from vaiom.serve.card import ModelAnswer
 from vaiom.serve.follow import BarRow, Follower, as_json
 from vaiom.serve.metrics import Metrics
 from vaiom.serve.posted import PostedHistories
 from vaiom.serve.refusals import RefusalError
-from vaiom.serve.run import ServeConfig
+from vaiom.serve.server import ServeConfig
 from vaiom.serve.state import LiveAssets
-from vaiom.serve.store import Store
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 """The media type that Prometheus reads."""

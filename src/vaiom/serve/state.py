@@ -34,11 +34,11 @@ from vaiom.forecast.ledger import ForecastLedger, Settlement
 from vaiom.forecast.stream import OnlineForecaster
 from vaiom.market.folder import read_bars
 from vaiom.serve import monitor, schemas
+from vaiom.serve.bar_store import Store
 from vaiom.serve.follow import BarRow
 from vaiom.serve.incoming import features_of, require_next, require_past, revised_stamps, rows_of
 from vaiom.serve.refusals import DISK_PAUSE_SECONDS, RefusalError
 from vaiom.serve.schemas import SettledForecast
-from vaiom.serve.store import Store
 
 TIMEFRAME = "timeframe"
 """The fact that says which bars are stored."""

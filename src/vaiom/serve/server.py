@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from vaiom.errors import EXTRAS, ConfigError, DataError, require_installed
 
 if TYPE_CHECKING:
-    from vaiom.serve.store import Store
+    from vaiom.serve.bar_store import Store
 
 STOP_SECONDS = 10
 """On shutdown, idle clients are not waited for longer than this."""
@@ -101,7 +101,7 @@ def default_state(run: Path) -> Path:
 def open_state(folder: Path) -> closing[Store]:
     """The store of a service that is not running, also one that has lost its last bars."""
     require_installed(*EXTRAS["serve"])
-    from vaiom.serve.store import FILE_NAME, Store
+    from vaiom.serve.bar_store import FILE_NAME, Store
 
     if not (folder / FILE_NAME).is_file():
         raise DataError(
