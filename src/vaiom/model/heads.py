@@ -1,9 +1,11 @@
 """Output heads: logits of every task, the distribution of the next return bucket, and the training
 objective.
 
-A task's loss is the mean over the valid positions of a micro-batch, not a mean of window means.
+Enters: hidden states (B, T, D). Leaves: logits by head, log-probabilities, losses in nats.
 Paper: Methods, "Output Heads", "Training Objective", "Supervision Scope"; Appendix F, "FullSeq
 Valid-Position Logic".
+
+Shapes: B windows, T positions, S latent states, K = 16 return buckets.
 """
 
 from __future__ import annotations
@@ -27,19 +29,23 @@ class Heads(nn.Module):
         self.projection = nn.Linear(config.width, sum(self.sizes.values()))
 
     def forward(self, h_BTD: Tensor) -> dict[str, Tensor]:
-        # Softmax, logsumexp and losses are FP32 whatever the precision of the products.
-        parts = self.projection(h_BTD).float().split(list(self.sizes.values()), dim=-1)
-        return dict(zip(self.sizes, parts, strict=True))
+        """Logits (B, T, size) by head, in FP32 whatever the precision of the product."""
+        logits = self.projection(h_BTD).float()
+        return dict(zip(self.sizes, logits.split(list(self.sizes.values()), dim=-1), strict=True))
 
 
 def state_log_probs(logits: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """MoMS: log mixture weights (..., S) and log component probabilities (..., S, 16)."""
+    """Mixture of multinomial states: log-weights log w_s (..., S) and log-probabilities
+    log p(k | s) (..., S, K) of each state.
+    """
     components = logits["return"].unflatten(-1, (-1, NUM_RETURN_BUCKETS))
     return logits["state"].log_softmax(dim=-1), components.log_softmax(dim=-1)
 
 
 def return_log_probs(logits: Mapping[str, Tensor]) -> Tensor:
-    """Log-probabilities (..., 16) of the next return bucket, with or without a mixture."""
+    """Log-probabilities (..., K) of the next return bucket: log sum_s w_s p(k | s) of a mixture, or
+    one softmax.
+    """
     if "state" not in logits:
         return logits["return"].log_softmax(dim=-1)
     weights, components = state_log_probs(logits)
@@ -54,16 +60,19 @@ def class_ids(buckets: Tensor) -> Tensor:
 def position_losses(
     logits: Mapping[str, Tensor], targets: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Losses (B, T) of each task that has a head; invalid positions are not zeroed."""
+    """Losses (B, T) in nats of each task that has a head.
+
+    Return, gap and volatility regime: -log p of the bucket that came. Ordinal: the mean over
+    thresholds j of the binary cross-entropy of "the bucket is above j". Positions without a valid
+    target have a number too, which the caller leaves out.
+    """
     losses = {"return": _nll(return_log_probs(logits), targets["return"])}
     if "ordinal" in logits:
-        # The mean over thresholds; threshold j is passed if the bucket is above j.
         ordinal = logits["ordinal"]
         thresholds = torch.arange(1, ordinal.shape[-1] + 1, device=ordinal.device)
         passed = (thresholds < targets["return"][..., None]).to(ordinal.dtype)
-        losses["ordinal"] = binary_cross_entropy_with_logits(
-            ordinal, passed, reduction="none"
-        ).mean(dim=-1)
+        errors = binary_cross_entropy_with_logits(ordinal, passed, reduction="none")
+        losses["ordinal"] = errors.mean(dim=-1)
     for task in ("gap", "vol_regime"):
         if task in logits:
             losses[task] = _nll(logits[task].log_softmax(dim=-1), targets[task])
@@ -71,9 +80,13 @@ def position_losses(
 
 
 def grouped_mean(losses: Tensor, valid: Tensor, num_groups: int) -> Tensor:
-    """Mean over micro-batches of the mean over the valid positions of each, 0 if it has none."""
+    """Mean over micro-batches of the mean over the valid positions of each, 0 if it has none.
+
+    Not a mean of window means: a window with few valid positions counts for as much as they do.
+    """
     sums = torch.where(valid, losses, 0.0).view(num_groups, -1).sum(dim=1)
-    return (sums / valid.view(num_groups, -1).sum(dim=1).clamp(min=1)).mean()
+    counts = valid.view(num_groups, -1).sum(dim=1)
+    return (sums / counts.clamp(min=1)).mean()
 
 
 def objective(
@@ -84,21 +97,28 @@ def objective(
     teacher_BTK: Tensor | None = None,
     teacher_share: float = 0.0,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss to minimise and the mean of each task; windows are `num_groups` equal, consecutive
-    micro-batches.
+    """The loss to minimise, L_return + sum of weight * L_task over the other tasks.
 
-    With a teacher's probabilities, that share of the return loss is the cross-entropy to them.
+    Args:
+        logits: Of the heads.
+        targets: Bucket ids (B, T) by task, 0 where invalid; the ordinal head has the return's.
+        weights: Of the tasks but the return.
+        num_groups: Windows are that many consecutive micro-batches of one size.
+        teacher_BTK: Probabilities of a teacher.
+        teacher_share: The share a of the return loss that is the cross-entropy to the teacher:
+            (1 - a) L_return - a sum_k q_k log p_k.
+
+    Returns the loss, and the mean of each task without its weight and without the teacher.
     """
-    terms = {
-        task: grouped_mean(losses, targets["return" if task == "ordinal" else task] > 0, num_groups)
-        for task, losses in position_losses(logits, targets).items()
-    }
+    terms = {}
+    for task, losses in position_losses(logits, targets).items():
+        valid = targets["return" if task == "ordinal" else task] > 0
+        terms[task] = grouped_mean(losses, valid, num_groups)
     total = terms["return"]
     if teacher_BTK is not None:
-        soft = -(teacher_BTK * return_log_probs(logits)).sum(dim=-1)
-        total = (1 - teacher_share) * total + teacher_share * grouped_mean(
-            soft, targets["return"] > 0, num_groups
-        )
+        cross_entropy = -(teacher_BTK * return_log_probs(logits)).sum(dim=-1)
+        soft = grouped_mean(cross_entropy, targets["return"] > 0, num_groups)
+        total = (1 - teacher_share) * total + teacher_share * soft
     for task, term in terms.items():
         if task != "return":
             total = total + weights[task] * term
@@ -106,4 +126,5 @@ def objective(
 
 
 def _nll(log_probs: Tensor, buckets: Tensor) -> Tensor:
+    """-log p of each bucket."""
     return -log_probs.gather(-1, class_ids(buckets)[..., None])[..., 0]

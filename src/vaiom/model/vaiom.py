@@ -1,8 +1,10 @@
 """The whole model: an encoder of events, the backbone and the heads.
 
-Enters: windows of events (B, T, F), continuous or discrete, and metadata per window (B, 3),
-constant because windows never cross assets. Leaves: named logits per position.
+Enters: windows of events (B, T, F), continuous or discrete, and metadata per window (B, M),
+constant because windows never cross assets. Leaves: logits by head, (B, T, size).
 Paper: Methods, "Input Representations" and "VAIOM Backbone"; initialisation is PyTorch's.
+
+Shapes: B windows, T positions, F fields, M = 3 metadata (asset, class, timeframe), D width.
 """
 
 from __future__ import annotations
@@ -21,66 +23,84 @@ from vaiom.model.decoder import Decoder, Gru
 from vaiom.model.heads import Heads, return_log_probs
 
 MIN_EMBEDDING_WIDTH = 8
+"""Least width of an embedding; the discrete branch shares the model's width among its fields."""
 ASSET_TABLE = "encoder.embeddings.asset_id.weight"
 CLASS_TABLE = "encoder.embeddings.asset_class_id.weight"
 """Parameters with a row per asset, the unknown one first, and per class."""
 
 
 class Encoder(nn.Module):
-    """MLP of field embeddings (DiscIn), fields (ContIn), or projected fields and metadata
-    embeddings (HybridContIn).
+    """Events to vectors: W2 GELU(W1 x) with x by branch.
+
+    DiscIn: the embeddings of all fields. ContIn: the fields, clipped. HybridContIn: GELU of a
+    projection of the clipped fields, beside the embeddings of the metadata.
     """
 
     def __init__(self, config: ModelConfig, vocabulary: Mapping[str, int]) -> None:
         super().__init__()
-        self.input, width, num_fields = config.input, config.width, len(config.input_fields)
-        self.asset_dropout, self.cross_dropout = config.asset_dropout, config.cross_dropout
+        width = config.width
+        num_fields = len(config.input_fields)
+        self.input = config.input
+        self.asset_dropout = config.asset_dropout
+        self.cross_dropout = config.cross_dropout
         if self.cross_dropout:
-            own = torch.tensor(
-                [name not in CROSS_FIELDS for name in config.input_fields], device="cpu"
-            )
-            self.register_buffer("_own_F", own, persistent=False)
+            own = [name not in CROSS_FIELDS for name in config.input_fields]
+            self.register_buffer("_own_F", torch.tensor(own, device="cpu"), persistent=False)
         if self.input == "hybrid":
             self.continuous = nn.Linear(num_fields, width)
-        size = max(MIN_EMBEDDING_WIDTH, width // len(DISC_FIELDS) if self.input == "disc" else 0)
+        size = MIN_EMBEDDING_WIDTH
+        if self.input == "disc":
+            size = max(size, width // len(DISC_FIELDS))
         self.embeddings = nn.ModuleDict(
             {name: nn.Embedding(vocabulary[name], size) for name in config.embedded}
         )
-        entering = {"disc": 0, "cont": num_fields, "hybrid": width}[self.input]
-        self.first = nn.Linear(entering + len(config.embedded) * size, width)
+        num_direct = {"disc": 0, "cont": num_fields, "hybrid": width}[self.input]
+        self.first = nn.Linear(num_direct + len(config.embedded) * size, width)
         self.second = nn.Linear(width, width)
 
     def forward(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:
-        tables = list(self.embeddings.values())
+        """(B, T, D) vectors of events."""
         if self.input == "disc":
+            tables = self.embeddings.values()
             parts = [_look_up(table, x_BTF[..., field]) for field, table in enumerate(tables)]
             fused = self.first(torch.cat(parts, dim=-1))
         elif self.input == "cont":
             fused = self.first(x_BTF.clamp(-INPUT_LIMIT, INPUT_LIMIT))
         else:
-            if self.training and self.cross_dropout:
-                # These fields are zero where no other asset has a bar.
-                alone_B = torch.rand(len(x_BTF), device=x_BTF.device) < self.cross_dropout
-                x_BTF = x_BTF * (self.get_buffer("_own_F") | ~alone_B[:, None, None])
-            if self.training and self.asset_dropout:
-                hidden_B = torch.rand(len(meta_BM), device=meta_BM.device) < self.asset_dropout
-                asset_B1 = meta_BM[:, :1].masked_fill(hidden_B[:, None], UNKNOWN_ASSET)
-                meta_BM = torch.cat([asset_B1, meta_BM[:, 1:]], dim=1)
-            continuous = gelu(self.continuous(x_BTF.clamp(-INPUT_LIMIT, INPUT_LIMIT)))
-            embedded = torch.cat(
-                [table(meta_BM[:, field]) for field, table in enumerate(tables)], dim=-1
-            )
-            # The paper's concatenation, with the constant part of the product computed once per
-            # window.
-            for_events, for_window = self.first.weight.split(
-                [continuous.shape[-1], embedded.shape[-1]], dim=1
-            )
-            fused = (
-                linear(continuous, for_events)
-                + linear(embedded, for_window, self.first.bias)[:, None]
-            )
-        hidden: Tensor = self.second(gelu(fused))
-        return hidden
+            if self.training:
+                x_BTF = self._drop_others(x_BTF)
+                meta_BM = self._drop_asset(meta_BM)
+            fused = self._fuse(x_BTF, meta_BM)
+        vectors: Tensor = self.second(gelu(fused))
+        return vectors
+
+    def _fuse(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:
+        """The paper's concatenation, with the constant part of the product computed once a
+        window.
+        """
+        continuous = gelu(self.continuous(x_BTF.clamp(-INPUT_LIMIT, INPUT_LIMIT)))
+        tables = self.embeddings.values()
+        parts = [table(meta_BM[:, field]) for field, table in enumerate(tables)]
+        embedded = torch.cat(parts, dim=-1)
+        sizes = [continuous.shape[-1], embedded.shape[-1]]
+        for_events, for_window = self.first.weight.split(sizes, dim=1)
+        per_window = linear(embedded, for_window, self.first.bias)
+        return linear(continuous, for_events) + per_window[:, None]
+
+    def _drop_others(self, x_BTF: Tensor) -> Tensor:
+        """Hide other assets from some windows: their fields are 0 where no other has a bar."""
+        if not self.cross_dropout:
+            return x_BTF
+        alone_B = torch.rand(len(x_BTF), device=x_BTF.device) < self.cross_dropout
+        return x_BTF * (self.get_buffer("_own_F") | ~alone_B[:, None, None])
+
+    def _drop_asset(self, meta_BM: Tensor) -> Tensor:
+        """Hide the asset of some windows, so that its unknown row is trained."""
+        if not self.asset_dropout:
+            return meta_BM
+        hidden_B = torch.rand(len(meta_BM), device=meta_BM.device) < self.asset_dropout
+        asset_B1 = meta_BM[:, :1].masked_fill(hidden_B[:, None], UNKNOWN_ASSET)
+        return torch.cat([asset_B1, meta_BM[:, 1:]], dim=1)
 
 
 def _look_up(table: nn.Module, index_BT: Tensor) -> Tensor:
@@ -95,6 +115,8 @@ def _look_up(table: nn.Module, index_BT: Tensor) -> Tensor:
 
 
 class Vaiom(nn.Module):
+    """The network of a configuration, for the vocabulary of a tokenizer."""
+
     def __init__(self, config: ModelConfig, vocabulary: Mapping[str, int]) -> None:
         super().__init__()
         self.config = config
@@ -104,11 +126,9 @@ class Vaiom(nn.Module):
 
     def compiled(self, function: Callable[..., Any]) -> Any:
         """A function that calls the model, compiled; recurrent layers have their own kernels."""
-        return (
-            torch.compile(function, fullgraph=True, dynamic=False)
-            if self.config.backbone == "decoder"
-            else function
-        )
+        if self.config.backbone != "decoder":
+            return function
+        return torch.compile(function, fullgraph=True, dynamic=False)
 
     def hidden(self, x_BTF: Tensor, meta_BM: Tensor, last_only: bool = False) -> Tensor:
         """(B, T, D) inputs of the heads at every position, or (B, 1, D) at the last alone."""
@@ -125,21 +145,20 @@ class Vaiom(nn.Module):
         return return_log_probs(self(x_BTF, meta_BM, last_only=True))[:, -1]
 
     def saved_tensors(self) -> dict[str, Tensor]:
-        """Copies of all parameters on the CPU; an untrained unknown asset becomes the mean of the
-        known ones.
+        """Copies of all parameters on the CPU; an unknown asset that was not trained becomes the
+        mean of the known ones.
         """
         tensors = {name: value.detach().cpu().clone() for name, value in self.state_dict().items()}
-        table = tensors.get(ASSET_TABLE)
-        if table is not None and not self.config.asset_dropout:
+        if ASSET_TABLE in tensors and not self.config.asset_dropout:
+            table = tensors[ASSET_TABLE]
             table[UNKNOWN_ASSET] = table[UNKNOWN_ASSET + 1 :].mean(dim=0)
         return tensors
 
 
 def count_parameters(config: ModelConfig, vocabulary: Mapping[str, int]) -> int:
     """The exact number of trainable parameters, without allocating them."""
-    return sum(
-        parameter.numel() for parameter in unallocated_model(config, vocabulary).parameters()
-    )
+    parameters = unallocated_model(config, vocabulary).parameters()
+    return sum(parameter.numel() for parameter in parameters)
 
 
 def unallocated_model(config: ModelConfig, vocabulary: Mapping[str, int]) -> Vaiom:
