@@ -25,7 +25,7 @@ from vaiom.evaluation.access_ledger import record_access
 from vaiom.evaluation.inference import paired_gain
 from vaiom.evaluation.predictor import ModelPredictor, heldout_rows
 from vaiom.evaluation.scores import MODEL, ScoredEvents, event_bits, losses_of, score_events
-from vaiom.experiments.refit import adapt
+from vaiom.experiments.adapt import adapt
 from vaiom.experiments.registry import experiment
 from vaiom.files import ensure_folder, read_json, write_bytes, write_json
 from vaiom.model.checkpoint import load_model

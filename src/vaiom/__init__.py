@@ -126,7 +126,7 @@ def train(
     has a `verdict`: whether that helped, also against other runs (`against`).
     """
     require_installed("torch")
-    from vaiom.experiments.refit import adapt
+    from vaiom.experiments.adapt import adapt
     from vaiom.experiments.registry import experiment as named
     from vaiom.experiments.registry import stopping_early
     from vaiom.training.loop import train

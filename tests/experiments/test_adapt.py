@@ -36,15 +36,8 @@ from vaiom.evaluation.horizon_scores import events_name
 from vaiom.evaluation.panel import make_panel
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.scores import event_bits, read_events
-from vaiom.experiments.refit import (
-    AS_IT_WAS,
-    SHORT,
-    STEPS_A_PASS,
-    Adapted,
-    adapt,
-    fit_horizons,
-    refit,
-)
+from vaiom.experiments.adapt import AS_IT_WAS, SHORT, STEPS_PER_PASS, Adapted, adapt
+from vaiom.experiments.refit import fit_horizons, refit
 from vaiom.features.fields import bucket_of
 from vaiom.forecast.bars import MIN_BARS
 from vaiom.market.folder import write_symbol
@@ -529,10 +522,10 @@ def test_a_short_history_is_learned_in_small_steps(
     assert long.train.micro_batch == before.train.micro_batch
     assert (
         few.train.micro_batch
-        == max(1, events // (STEPS_A_PASS * before.model.context))
+        == max(1, events // (STEPS_PER_PASS * before.model.context))
         < before.train.micro_batch
     )
-    assert STEPS_A_PASS == 4
+    assert STEPS_PER_PASS == 4
     # Steps of a fifth of the size, unless another is asked for; the rest is what `SHORT` says.
     assert few.train.learning_rate == pytest.approx(before.train.learning_rate / 5)
     assert long.train.learning_rate == 1e-3

@@ -34,7 +34,7 @@ def test_an_asset_is_scored_unknown_adapted_and_from_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "vaiom.experiments.refit.SHORT",
+        "vaiom.experiments.adapt.SHORT",
         {"steps": 2, "validate_every": 2, "warmup_steps": 0, "teachers": 0},
     )
     for seed, symbol in enumerate(("EURUSD", "GBPUSD", "XAUUSD")):

@@ -1,5 +1,7 @@
-"""Checkpoints: safetensors, never pickle, with a verified header: configuration, tokenizer, data
-hashes, seed.
+"""Checkpoints: safetensors, never pickle, with a header that is verified when they are read.
+
+Enters: a model, its tokenizer and its provenance. Leaves: a file that explains itself: its header
+has the configuration, the tokenizer, hashes of the data, splits, seed and step.
 """
 
 from __future__ import annotations
@@ -31,8 +33,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Tensors = dict[str, npt.NDArray[Any]]
 
-FORMAT, FORMAT_VERSION = "vaiom-checkpoint", 2
-EVIDENCE, USE = "evidence", "use"
+FORMAT = "vaiom-checkpoint"
+FORMAT_VERSION = 2
+EVIDENCE = "evidence"
+USE = "use"
+_BAD_CONTENTS = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    OverflowError,
+    RuntimeError,
+    DataError,
+)
+"""What contents raise that do not describe a model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +56,7 @@ class Provenance:
     vaiom_version: str
     corpus_sha256: str
     inputs: list[dict[str, Any]]
+    """Name, hash and number of rows of each file of bars."""
     splits: dict[str, Any]
     """Split boundaries; Train ends at `train_end`."""
     experiment: str
@@ -75,6 +90,8 @@ class ModelCard:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint(ModelCard):
+    """A model card with the network itself."""
+
     model: Vaiom
 
 
@@ -121,15 +138,7 @@ def read_checkpoint(path: Path, make: Callable[[ModelCard, Tensors], T]) -> tupl
     try:
         card = read_card(header, path)
         return card, make(card, tensors)
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        OverflowError,
-        RuntimeError,
-        DataError,
-    ) as error:
+    except _BAD_CONTENTS as error:
         got = f"contents that do not describe a model: {str(error).splitlines()[0]}"
         raise _foreign(path, FORMAT, FORMAT_VERSION, got) from error
 
@@ -178,18 +187,21 @@ def read_tensors(path: Path, kind: str, version: int) -> tuple[dict[str, Any], T
     except FileNotFoundError as error:
         raise CheckpointError("no such checkpoint", where=path) from error
     except (SafetensorError, OSError, TypeError, AttributeError) as error:
-        problem = "not a readable checkpoint: truncated, damaged, or not safetensors at all"
-        fix = "name the run that it was exported from" if path.suffix == ".onnx" else fix
-        expected, got = "a .safetensors file written by `vaiom train`", str(error).splitlines()[0]
-        raise CheckpointError(problem, where=path, expected=expected, got=got, fix=fix) from error
+        exported = path.suffix == ".onnx"
+        raise CheckpointError(
+            "not a readable checkpoint: truncated, damaged, or not safetensors at all",
+            where=path,
+            expected="a .safetensors file written by `vaiom train`",
+            got=str(error).splitlines()[0],
+            fix="name the run that it was exported from" if exported else fix,
+        ) from error
     try:
         header = dict(json.loads(metadata["vaiom"]))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise _foreign(path, kind, version, "a safetensors file without a vaiom header") from error
-    if header.get("format") != kind or header.get("format_version") != version:
-        raise _foreign(
-            path, kind, version, f"{header.get('format')} version {header.get('format_version')}"
-        )
+    found = (header.get("format"), header.get("format_version"))
+    if found != (kind, version):
+        raise _foreign(path, kind, version, "{} version {}".format(*found))
     intact = sha256_of(metadata["vaiom"].encode()) == metadata.get("vaiom_sha256")
     if not intact or tensors_sha256(tensors) != header.get("tensors_sha256"):
         raise CheckpointError(
@@ -208,8 +220,10 @@ def tensors_sha256(tensors: Tensors) -> str:
 
 
 def _foreign(path: Path, kind: str, version: int, got: str) -> CheckpointError:
-    expected = f"{kind} version {version}"
-    fix = "train again with this version of vaiom, or use the version that wrote the file"
     return CheckpointError(
-        "a file of another kind or schema", where=path, expected=expected, got=got, fix=fix
+        "a file of another kind or version",
+        where=path,
+        expected=f"{kind} version {version}",
+        got=got,
+        fix="train again with this version of vaiom, or use the version that wrote the file",
     )

@@ -1,6 +1,6 @@
-"""The configuration of a model: input fields, size, context and heads; vocabulary sizes come from
-the tokenizer.
+"""The configuration of a model: input fields, size, context and heads.
 
+Vocabulary sizes come from the tokenizer, so one configuration fits any corpus.
 Paper: Methods, "VAIOM Backbone" and "Output Heads"; Appendix F, "Architecture Rungs and Tensor
 Shapes".
 """
@@ -15,12 +15,15 @@ from vaiom.codec import Interval, Share, check_fields
 from vaiom.features import fields as event
 
 AUXILIARIES = ("gap", "vol_regime", "ordinal")
+"""Tasks beside the return."""
 RUNGS = {
     "0.9M": {"num_layers": 4, "num_heads": 4, "width": 128},
     "5M": {"num_layers": 6, "num_heads": 4, "width": 256},
     "15M": {"num_layers": 8, "num_heads": 6, "width": 384},
 }
+"""The paper's sizes."""
 FEED_FORWARD_FACTOR = 4
+"""Width of the feed-forward network over the model's."""
 SCORED_HISTORY = 512
 """The paper's context; models that look further back are scored on the same events as all others.
 """
@@ -75,41 +78,29 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        known = (
-            event.DISC_FIELDS if self.input == "disc" else (*event.CONT_FIELDS, *event.EXTRA_FIELDS)
-        )
-        for name, among in {"fields": known, "auxiliaries": AUXILIARIES}.items():
-            values = getattr(self, name)
-            unknown = [value for value in values if value not in among]
-            _require(
-                not unknown, f"{name} must be among {', '.join(among)}, not {', '.join(unknown)}"
-            )
-            _require(len(set(values)) == len(values), f"{name} must not repeat")
-        _require(
-            self.width % self.num_heads == 0,
-            f"width {self.width} must be a multiple of {self.num_heads} heads",
-        )
-        even = self.width // self.num_heads % 2 == 0
-        _require(
-            self.positions == "learned" or even, "rotary positions need heads of an even width"
-        )
-        _require(
-            not self.attention_window or self.positions == "rotary",
-            "an attention window needs rotary positions",
-        )
-        _require(
-            not self.attention_window or self.backbone == "decoder",
-            "an attention window needs backbone=decoder",
-        )
-        problem = (
-            f"a context of {self.context} is less than the {self.receptive_field} rows that "
-            f"an answer depends on"
-        )
-        _require(self.context >= self.receptive_field, problem)
-        for name in ("asset_dropout", "cross_dropout"):
-            _require(
-                not getattr(self, name) or self.input == "hybrid", f"{name} needs input=hybrid"
-            )
+        known = event.DISC_FIELDS
+        if self.input != "disc":
+            known = (*event.CONT_FIELDS, *event.EXTRA_FIELDS)
+        _require_choices("fields", self.fields, known)
+        _require_choices("auxiliaries", self.auxiliaries, AUXILIARIES)
+        head_size, remainder = divmod(self.width, self.num_heads)
+        rotary = self.positions == "rotary"
+        windowed = self.attention_window > 0
+        hybrid = self.input == "hybrid"
+        demands = {
+            f"width {self.width} must be a multiple of {self.num_heads} heads": remainder == 0,
+            "rotary positions need heads of an even width": not rotary or head_size % 2 == 0,
+            "an attention window needs rotary positions": not windowed or rotary,
+            "an attention window needs backbone=decoder": not windowed
+            or self.backbone == "decoder",
+            f"a context of {self.context} is less than the {self.receptive_field} rows that an "
+            "output depends on": self.context >= self.receptive_field,
+            "asset_dropout needs input=hybrid": not self.asset_dropout or hybrid,
+            "cross_dropout needs input=hybrid": not self.cross_dropout or hybrid,
+        }
+        for demand, is_met in demands.items():
+            if not is_met:
+                raise ValueError(demand)
 
     @property
     def input_fields(self) -> tuple[str, ...]:
@@ -145,20 +136,23 @@ class ModelConfig:
 
     def outputs(self, vocabulary: Mapping[str, int]) -> dict[str, int]:
         """Number of outputs of each head; index 0 of a target has none."""
-        sizes = {"state": self.num_states, "return": self.num_states * event.NUM_RETURN_BUCKETS}
-        if self.return_head != "moms":
-            sizes = {"return": event.NUM_RETURN_BUCKETS}
-        numbers = (
-            vocabulary["gap_bucket"] - 1,
-            vocabulary["vol_regime"] - 1,
-            event.NUM_RETURN_BUCKETS - 1,
-        )
-        auxiliary = dict(zip(AUXILIARIES, numbers, strict=True))
-        return sizes | {
-            name: number for name, number in auxiliary.items() if name in self.auxiliaries
+        sizes = {"return": event.NUM_RETURN_BUCKETS}
+        if self.return_head == "moms":
+            sizes = {
+                "state": self.num_states,
+                "return": self.num_states * event.NUM_RETURN_BUCKETS,
+            }
+        auxiliary = {
+            "gap": vocabulary["gap_bucket"] - 1,
+            "vol_regime": vocabulary["vol_regime"] - 1,
+            "ordinal": event.NUM_RETURN_BUCKETS - 1,
         }
+        return sizes | {name: size for name, size in auxiliary.items() if name in self.auxiliaries}
 
 
-def _require(condition: bool, problem: str) -> None:
-    if not condition:
-        raise ValueError(problem)
+def _require_choices(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
+    unknown = [value for value in values if value not in known]
+    if unknown:
+        raise ValueError(f"{name} must be among {', '.join(known)}, not {', '.join(unknown)}")
+    if len(set(values)) < len(values):
+        raise ValueError(f"{name} must not repeat")

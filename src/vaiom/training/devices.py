@@ -15,6 +15,7 @@ from torch import Tensor
 from vaiom.errors import ConfigError
 
 OnRows = Callable[[Tensor], Tensor]
+"""A computation on the rows of a corpus, whose inputs lie on a device."""
 
 
 def resolve_device(name: str) -> torch.device:
@@ -28,8 +29,8 @@ def resolve_device(name: str) -> torch.device:
     device = torch.device(name)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.type == "cuda" and (device.index or 0) >= count:
-        there = f"one of {count} CUDA devices" if count else "a machine with a CUDA device"
-        raise ConfigError("no such device", expected=there, got=name, fix="--device cpu")
+        expected = f"one of {count} CUDA devices" if count else "a machine with a CUDA device"
+        raise ConfigError("no such device", expected=expected, got=name, fix="--device cpu")
     return device
 
 
@@ -44,12 +45,15 @@ def resolve_type(precision: str, device: torch.device) -> torch.dtype:
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
+    """Matrix products in this type, all else in FP32."""
     return torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32)
 
 
 def record_graph(compute: OnRows, rows: Tensor) -> OnRows:
-    """Warm a computation up on a side stream, then record it as a graph that is replayed for other
-    rows.
+    """A CUDA graph of a computation, which is replayed for other rows of the same number.
+
+    Recording needs a warm-up on a side stream. The output is one tensor that every replay
+    overwrites.
     """
     static = rows.clone()
     stream = torch.cuda.Stream(rows.device)
@@ -82,31 +86,34 @@ class ProcessGroup:
         process.
         """
         if num_micro_batches % self.size:
-            expected = f"a number of processes that divides {num_micro_batches}"
-            fix = "choose another --nproc-per-node, or --set num_micro_batches"
             raise ConfigError(
-                "micro-batches cannot be shared evenly", expected=expected, got=self.size, fix=fix
+                "micro-batches cannot be shared evenly",
+                expected=f"a number of processes that divides {num_micro_batches}",
+                got=self.size,
+                fix="choose another --nproc-per-node, or --set num_micro_batches",
             )
         count = num_micro_batches // self.size
         return range(self.rank * count, (self.rank + 1) * count)
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Replace each gradient by its sum over all processes."""
         if self.size == 1:
             return
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         dist.all_reduce(flat)
-        for gradient, part in zip(
-            gradients, flat.split([g.numel() for g in gradients]), strict=True
-        ):
+        sizes = [gradient.numel() for gradient in gradients]
+        for gradient, part in zip(gradients, flat.split(sizes), strict=True):
             gradient.copy_(part.view_as(gradient))
 
     def sum(self, value: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
         if self.size > 1:
             dist.all_reduce(value)
         return value
 
     def wait(self) -> None:
+        """Wait until every process has come here."""
         if self.size > 1:
             dist.barrier()
 

@@ -42,6 +42,8 @@ Positive = Annotated[float, Interval("(0, inf)")]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
+    """How a model is trained; the defaults are the paper's."""
+
     seed: Annotated[int, Interval(f"[0, {SEED_LIMIT})")] = 17
     steps: Count = 5_500
     micro_batch: Count = 32
@@ -83,7 +85,9 @@ class TrainConfig:
             )
 
     def rate_at(self, step: int) -> float:
-        """The learning rate of a step, counted from 1."""
+        """The learning rate of a step, counted from 1: a linear warm-up, then constant, or a cosine
+        from 1 to `LAST_RATE`.
+        """
         rate = self.learning_rate * min(1.0, step / (self.warmup_steps + 1))
         if self.schedule == "constant":
             return rate
@@ -94,17 +98,20 @@ class TrainConfig:
         """Whether a run with these Validation bits by step reached its last step or ran out of
         patience.
         """
+        if max(bits, default=0) >= self.steps:
+            return True
         best = min(bits, key=lambda step: bits[step], default=0)
-        return max(bits, default=0) >= self.steps or 0 < self.patience <= sum(
-            step > best for step in bits
-        )
+        num_stale = sum(step > best for step in bits)
+        return 0 < self.patience <= num_stale
 
     @property
     def windows_per_step(self) -> int:
+        """Windows of a step, over all processes."""
         return self.micro_batch * self.num_micro_batches
 
     @property
     def task_weights(self) -> dict[str, float]:
+        """Weights in the loss of the tasks beside the return."""
         return {
             "gap": self.gap_weight,
             "vol_regime": self.vol_regime_weight,
@@ -127,9 +134,10 @@ class Experiment:
                 "buckets have no sign to turn", got="mirror with input=disc", fix="--set mirror=0"
             )
         if self.train.teachers and not self.model.attention_window:
-            fix = "--set attention_window=256 positions=rotary, or teachers=0 teacher_share=0"
             raise ConfigError(
-                "teachers answer for every row", expected="an attention window", fix=fix
+                "teachers predict after every row",
+                expected="an attention window",
+                fix="--set attention_window=256 positions=rotary, or teachers=0 teacher_share=0",
             )
 
     def with_changes(self, **changes: Any) -> Experiment:
@@ -159,10 +167,10 @@ class Experiment:
         return self.with_changes(**changes)
 
     def to_toml(self) -> str:
+        """The text of `config.toml`."""
         value = to_json(self)
-        return to_toml(
-            {"experiment": {"name": self.name}, "model": value["model"], "train": value["train"]}
-        )
+        experiment = {"name": self.name}
+        return to_toml({"experiment": experiment, "model": value["model"], "train": value["train"]})
 
     def identity(self) -> dict[str, Any]:
         """The name, and the settings that differ from the defaults.
@@ -191,7 +199,8 @@ class Experiment:
 
 def changed(before: Experiment, after: Experiment) -> dict[str, tuple[Any, Any]]:
     """New and old value of each setting that differs."""
-    old, new = ({**to_json(each.model), **to_json(each.train)} for each in (before, after))
+    old = {**to_json(before.model), **to_json(before.train)}
+    new = {**to_json(after.model), **to_json(after.train)}
     return {name: (new[name], old[name]) for name in old if new[name] != old[name]}
 
 
@@ -207,6 +216,7 @@ def experiment_of_run(run: Path) -> Experiment:
 
 def experiment_of_checkpoint(checkpoint: Checkpoint) -> Experiment:
     """The experiment that a checkpoint was trained with."""
-    origin, problem = checkpoint.provenance, "the checkpoint does not say how it was trained"
+    origin = checkpoint.provenance
+    problem = "the checkpoint does not say how it was trained"
     train = decode(TrainConfig, origin.train, problem, error=CheckpointError)
     return Experiment(name=origin.experiment, model=checkpoint.model.config, train=train)

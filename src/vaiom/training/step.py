@@ -26,7 +26,8 @@ from vaiom.training.devices import ALONE, OnRows, ProcessGroup, autocast, record
 from vaiom.training.experiment import TrainConfig
 from vaiom.training.windows import DeviceCorpus, Rows
 
-FORMAT, FORMAT_VERSION = "vaiom-training-state", 1
+FORMAT = "vaiom-training-state"
+FORMAT_VERSION = 1
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 """What AdamW keeps for each parameter."""
 
