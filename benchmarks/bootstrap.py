@@ -62,7 +62,8 @@ def plain_loop(
     """One replicate after another: draw blocks, put their events together, take the mean."""
     rng = np.random.default_rng(seed)
     members = [gains[blocks == number] for number in np.unique(blocks)]
-    means, win_rates = [], []
+    means = []
+    win_rates = []
     for _ in range(replicates):
         drawn = [members[number] for number in rng.integers(0, len(members), len(members))]
         means.append(np.concatenate(drawn).mean())

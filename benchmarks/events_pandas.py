@@ -129,7 +129,8 @@ def targets(rows: pd.DataFrame) -> pd.DataFrame:
     """
     following = rows[["Datetime", "log_ret", "log_gap", "relative_log_vol"]].shift(-1)
     missing_next = rows["mask_missing"].shift(-1, fill_value=True)
-    log_ret_next, log_gap_next = following["log_ret"], following["log_gap"]
+    log_ret_next = following["log_ret"]
+    log_gap_next = following["log_gap"]
     # A comparison with NaN is False, so the last row and every undefined return end up bad.
     ret_good = (log_ret_next.abs() <= EXCESSIVE) & (log_ret_next != 0) & ~missing_next
     gap_good = (log_gap_next.abs() <= EXCESSIVE) & ~missing_next

@@ -32,7 +32,9 @@ SETTINGS = (
 
 def measure(words: Sequence[object]) -> dict[str, Any]:
     """Run `vaiom` with these words; what it took."""
-    start, peak, command = time.perf_counter(), 0, [sys.executable, "-m", "vaiom", *map(str, words)]
+    start = time.perf_counter()
+    peak = 0
+    command = [sys.executable, "-m", "vaiom", *map(str, words)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     ended: list[Any] = []
     waiting = threading.Thread(target=lambda: ended.append(os.wait4(process.pid, 0)))
@@ -55,7 +57,8 @@ def measure(words: Sequence[object]) -> dict[str, Any]:
 
 def resident_bytes(root: int) -> int:
     """Resident memory of a process and its descendants, from Linux's /proc."""
-    parents, pages = {}, {}
+    parents = {}
+    pages = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             values = stat.read_text().rpartition(")")[2].split()
@@ -63,10 +66,12 @@ def resident_bytes(root: int) -> int:
             continue
         pid = int(stat.parent.name)
         parents[pid], pages[pid] = int(values[1]), int(values[21])
-    family, grown = {root}, True
+    family = {root}
+    grown = True
     while grown:
         more = {pid for pid, parent in parents.items() if parent in family} - family
-        family, grown = family | more, bool(more)
+        family = family | more
+        grown = bool(more)
     return sum(pages.get(pid, 0) for pid in family) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -84,7 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--only", default=",".join(STAGES), help="Stages to run, separated by commas."
     )
     args = parser.parse_args(arguments)
-    bars, corpus, run = args.out / "bars", args.out / "corpus", args.out / "run"
+    bars = args.out / "bars"
+    corpus = args.out / "corpus"
+    run = args.out / "run"
     market = ("--assets", args.assets, "--bars", args.bars, "--timeframe", args.timeframe)
     engine = ("--workers", args.workers, "--engine", args.engine)
     held_out = ("--corpus", corpus, "--split", "test-h1")
@@ -104,7 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "evaluate": (None, ("evaluate", run, *held_out)),
         "score": (None, ("score", run / "events-test-h1.parquet", "--against", run, *held_out)),
     }
-    rows, costs = args.assets * args.bars, {}
+    rows = args.assets * args.bars
+    costs = {}
     for name in args.only.split(","):
         folder, words = stages[name]
         if folder is None or not folder.exists():

@@ -70,7 +70,8 @@ def measure(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         later = _prepare(folder, {"ours": config, "plain": plain})
-        model, bars = str(folder / "ours.safetensors"), str(folder / "bars")
+        model = str(folder / "ours.safetensors")
+        bars = str(folder / "bars")
         ours = ["-m", "vaiom", "serve", model, "--bars", bars, "--backfill", "0"]
         theirs = [
             "-P",

@@ -88,7 +88,8 @@ def _race(
     """
     live = -(-pushed // len(bars))  # bars of each asset, rounded up
     kept = 2 * forecaster.context + live
-    online, worst = forecaster.online(), 0.0
+    online = forecaster.online()
+    worst = 0.0
     online.extend_many({symbol: frame.tail(kept).head(-live) for symbol, frame in bars.items()})
     reference = online.copy()
     for symbol in bars:
@@ -100,7 +101,9 @@ def _race(
         (bar.pop("symbol"), bar)
         for bar in later.sort("Datetime", "symbol").head(pushed).iter_rows(named=True)
     ]
-    ours, theirs, dists = [], [], []
+    ours = []
+    theirs = []
+    dists = []
     for symbol, bar in pushes:
         start = time.thread_time()
         dist = online.push(symbol, bar)

@@ -61,7 +61,8 @@ def measure(
     repeats: int = 3,
 ) -> Measurement:
     """Race both sides in turns over blocks of steps."""
-    model, train = model or ModelConfig(), train or TrainConfig()
+    model = model or ModelConfig()
+    train = train or TrainConfig()
     device = resolve_device("auto")
     dtype = resolve_type("auto", device)
     equal = require_equal(corpus, model, train, device, dtype)
@@ -135,7 +136,8 @@ def copy_parameters(source: Vaiom, target: PlainModel) -> None:
         "encoder.norm": "backbone.norm",
     }
     for number in range(source.config.num_layers):
-        layer, block = f"encoder.layers.{number}", f"backbone.blocks.{number}"
+        layer = f"encoder.layers.{number}"
+        block = f"backbone.blocks.{number}"
         named |= {
             f"{layer}.self_attn.out_proj": f"{block}.attention_out",
             f"{layer}.linear1": f"{block}.feed_in",
@@ -201,7 +203,8 @@ def _floors(
     flops = 6 * parameters * tokens + attention
     size = torch.finfo(dtype).bits // 8
     traffic = _PASSES * SAVED_WIDTHS * model.width * size * tokens * model.num_layers
-    flop_floor, byte_floor = flops / _product_rate(device, dtype), traffic / _copy_rate(device)
+    flop_floor = flops / _product_rate(device, dtype)
+    byte_floor = traffic / _copy_rate(device)
     floors = {
         "ms_per_step": round(1e3 * ours, 3),
         "flop_floor_ms": round(1e3 * flop_floor, 3),

@@ -18,7 +18,9 @@ from torch.nn import functional
 from vaiom.corpus.splits import TRAIN
 from vaiom.corpus.store import Corpus
 
-BUCKETS, STATES, WEIGHT = 16, 4, 0.1
+BUCKETS = 16
+STATES = 4
+WEIGHT = 0.1
 
 
 class PlainModel(nn.Module):
@@ -108,8 +110,11 @@ class PlainTrainer:
     def __init__(
         self, corpus: Corpus, model: PlainModel, context: int, device: torch.device, seed: int = 17
     ) -> None:
-        self.model, self.context, self.device = model.to(device), context, device
-        self.cont, self.meta = corpus.cont, corpus.meta.astype(np.int64)
+        self.model = model.to(device)
+        self.context = context
+        self.device = device
+        self.cont = corpus.cont
+        self.meta = corpus.meta.astype(np.int64)
         valid = corpus.valid_base
         named = {
             "return": corpus.target_return,

@@ -36,7 +36,8 @@ def parse(words: Sequence[str] | None, program: str) -> argparse.Namespace:
         description="Run the paper's experiments on your corpora and print the results beside the "
         "published ones.",
     )
-    add, out = parser.add_argument, Path("runs/reproduction")
+    add = parser.add_argument
+    out = Path("runs/reproduction")
     add("tables", nargs="*", metavar="TABLE", help="Tables to make; by default, all.")
     add(
         "--corpus",

@@ -12,6 +12,7 @@ from collections import Counter
 from typing import Any
 
 from reproduction import paper
+from reproduction.cells import Noted, columns
 from reproduction.findings import (
     FAILS,
     HOLDS,
@@ -26,7 +27,6 @@ from reproduction.findings import (
     measure,
 )
 from reproduction.paper import CLAIMS, MAIN, Claim, comparison
-from reproduction.tables import Noted, columns
 from vaiom.evaluation.scores import MODEL
 from vaiom.report.tables import Column, Table, bits, signed
 
@@ -44,10 +44,8 @@ def claims(records: Records) -> Noted:
         *columns(bits, "±"),
         Column("verdict"),
     ]
-    counts, words = (
-        Counter(row[4] for row in rows),
-        {HOLDS: "hold", FAILS: "fail", UNRESOLVED: "are unresolved"},
-    )
+    counts = Counter(row[4] for row in rows)
+    words = {HOLDS: "hold", FAILS: "fail", UNRESOLVED: "are unresolved"}
     summary = ", ".join(f"{counts[verdict]} {word}" for verdict, word in words.items())
     table = Table(caption="The paper's claims", columns=[*heads, Column("why")], rows=rows)
     return table, f"Of {len(rows)}: {summary}."

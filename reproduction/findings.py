@@ -25,9 +25,14 @@ from reproduction.paper import MAIN, MAIN_TIMEFRAME, Comparison, Row
 from reproduction.records import ENSEMBLE, PAIR, RUN, WALK, Record, read_records
 from vaiom.errors import DataError
 
-HOLDS, FAILS, UNRESOLVED, NOT_RUN = "holds", "fails", "unresolved", "not run"
+HOLDS = "holds"
+FAILS = "fails"
+UNRESOLVED = "unresolved"
+NOT_RUN = "not run"
 BETTER, WORSE = "better", "worse"  # verdicts where the paper has no figure
-NOT_CLAIMED, UNMATCHED, STOPPED = "too short to claim", "lengths do not match", "stopped before"
+NOT_CLAIMED = "too short to claim"
+UNMATCHED = "lengths do not match"
+STOPPED = "stopped before"
 CONFIDENCE = 0.95
 
 
@@ -143,10 +148,12 @@ def interval_half_width(deltas: Sequence[float], noise: SeedNoise | None) -> flo
     from scipy.stats import t  # type: ignore[import-untyped]
 
     if len(deltas) > 1:
-        num_seeds, error = len(deltas), stdev(deltas) / math.sqrt(len(deltas))
+        num_seeds = len(deltas)
+        error = stdev(deltas) / math.sqrt(len(deltas))
     elif deltas and noise is not None:
         # One run less another, each with the spread of the main model.
-        num_seeds, error = noise.num_seeds, math.sqrt(2) * noise.bits
+        num_seeds = noise.num_seeds
+        error = math.sqrt(2) * noise.bits
     else:
         return None
     return float(t.ppf((1 + CONFIDENCE) / 2, num_seeds - 1)) * error

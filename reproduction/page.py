@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from reproduction import paper
+from reproduction.cells import Noted, columns, plain
 from reproduction.claims import claims
 from reproduction.findings import NOT_RUN, Measured, Records, measure, seed_noise
+from reproduction.our_tables import walked_baselines
 from reproduction.paper import BEST, MAIN, comparison
 from reproduction.plan import FLOOR_UPDATES, FLOOR_WINDOWS, TABLES
 from reproduction.records import CORPUS, YEAR, Record
-from reproduction.tables import SPECIAL, Noted, columns, plain, walked_baselines
+from reproduction.tables import SPECIAL
 from vaiom.evaluation.scores import MODEL
 from vaiom.files import write_bytes
 from vaiom.report.drawing import in_style
@@ -181,7 +183,8 @@ def _exposure(measured: Sequence[Measured]) -> str:
         ours = None
         if each.records:
             record = each.records[0]
-            model, train = record.settings["model"], record.settings["train"]
+            model = record.settings["model"]
+            train = record.settings["train"]
             a_window = model["context"] - 1 if train["scope"] == "full" else 1
             ours = min(record.last_step, each.row.steps) * record.windows_per_step * a_window
         label = each.row.label
@@ -194,7 +197,8 @@ def _exposure(measured: Sequence[Measured]) -> str:
 
 def _support(measured: Sequence[Measured], records: Records) -> Noted:
     windows = records.facts(CORPUS).get("events", {}).get("train")
-    rows, previous = [], None
+    rows = []
+    previous = None
     for each in measured:
         theirs = paper.RUNG_PARAMETERS[each.row.label][1]
         own = (

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MAIN, BEST, FORMER = "main", "best", "best-512"
+MAIN = "main"
+BEST = "best"
+FORMER = "best-512"
 JUDGED = (MAIN, BEST)  # what is scored on the tests
 MAIN_TIMEFRAME = "1h"
 

@@ -167,10 +167,8 @@ class _Planner:
         chosen = scale(experiment(name).with_changes(seed=seed), self.budget, self.settings)
         splits: tuple[str, ...] = ()
         if name in JUDGED and self.timeframe == MAIN_TIMEFRAME:
-            names, context = (
-                (VALIDATION, *self.corpus.splits.test_names),
-                chosen.experiment.model.history,
-            )
+            names = (VALIDATION, *self.corpus.splits.test_names)
+            context = chosen.experiment.model.history
             splits = tuple(split for split in names if len(self.corpus.endpoints(split, context)))
         return self._task(RUN, chosen, splits=splits)
 
@@ -198,11 +196,13 @@ def scale(
 ) -> Scaled:
     """The experiment under a budget and settings."""
     chosen = (_shorten(published, walks) if budget == "fast" else published).with_settings(settings)
-    before, after = published.train, chosen.train
+    before = published.train
+    after = chosen.train
     changes = []
     shortened = (after.steps, after.windows_per_step) != (before.steps, before.windows_per_step)
     if shortened:
-        now, was = f"{after.steps:,} steps of {after.windows_per_step} windows", f"{before.steps:,}"
+        now = f"{after.steps:,} steps of {after.windows_per_step} windows"
+        was = f"{before.steps:,}"
         changes.append(f"{now} for {was} of {before.windows_per_step}")
     others = {
         name: pair for name, pair in changed(published, chosen).items() if name not in _LENGTH

@@ -13,14 +13,12 @@ from vaiom.evaluation.scores import ScoredEvents
 from vaiom.files import read_json, write_json
 
 # Kinds of tasks and of their records.
-RUN, WALK, BASELINES, CORPUS, PAIR, ENSEMBLE = (
-    "run",
-    "walk-forward",
-    "baselines",
-    "corpus",
-    "pair",
-    "ensemble",
-)
+RUN = "run"
+WALK = "walk-forward"
+BASELINES = "baselines"
+CORPUS = "corpus"
+PAIR = "pair"
+ENSEMBLE = "ensemble"
 ALL_TESTS, YEAR = (
     "all",
     "year",

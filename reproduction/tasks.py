@@ -132,10 +132,8 @@ def finish_tasks(
             record.kind == CORPUS
             and now.get(record.timeframe, record.facts["sha256"]) != record.facts["sha256"]
         ):
-            problem, was = (
-                f"the records are of another {record.timeframe} corpus",
-                record.facts["sha256"],
-            )
+            problem = f"the records are of another {record.timeframe} corpus"
+            was = record.facts["sha256"]
             fix = "choose another --out"
             raise ConfigError(
                 problem, where=place.records, expected=was, got=now[record.timeframe], fix=fix
@@ -234,7 +232,8 @@ def _run(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
 
 def _walk(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
     """The protocol moved to a year: everything is fitted anew on the year's Train."""
-    moved, run = corpus.with_splits(splits_of(task.year)), place.runs / task.id
+    moved = corpus.with_splits(splits_of(task.year))
+    run = place.runs / task.id
     trained = _train(task, moved, run, device, place.deadline)
     # Trees are fitted for every year where the corpus itself has them among its baselines.
     with_trees = TREES in _losses(task, corpus, place, VALIDATION) and find_spec("lightgbm")
@@ -304,7 +303,8 @@ def _train(task: Task, corpus: Corpus, run: Path, device: str, deadline: float) 
     result = train(
         corpus, task.experiment, run, device=device, resume=Run(run).exists, deadline=deadline
     )
-    model, used = task.experiment.model, resolve_device(device)
+    model = task.experiment.model
+    used = resolve_device(device)
     bits = Run(run).validation_bits()
     stopped: Fields = {}
     if result.last_step < task.experiment.train.steps:  # by a time limit, or by patience

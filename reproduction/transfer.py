@@ -35,7 +35,9 @@ from vaiom.training.experiment import Experiment
 from vaiom.training.loop import train
 from vaiom.training.progress import training_progress
 
-UNKNOWN, ADAPTED, SCRATCH = "unknown", "adapted", "from_nothing"
+UNKNOWN = "unknown"
+ADAPTED = "adapted"
+SCRATCH = "from_nothing"
 COMPARED = {
     UNKNOWN: ("hour_of_week", "frequency"),
     ADAPTED: (UNKNOWN, SCRATCH, "hour_of_week", "frequency"),

@@ -82,7 +82,8 @@ def adapted(trained: TinyRun, corpus: Corpus, tmp_path_factory: pytest.TempPathF
 def test_a_corpus_like_a_model_has_its_buckets_and_its_own_assets(
     trained: TinyRun, new_bars: Path, corpus: Corpus, tmp_path: Path
 ) -> None:
-    own, theirs = corpus.tokenizer, trained.corpus.tokenizer
+    own = corpus.tokenizer
+    theirs = trained.corpus.tokenizer
     assert own.symbols == ("EURUSD", "GBPJPY")
     assert own.has_buckets_of(theirs)
     assert own.sha256 != theirs.sha256
@@ -125,7 +126,8 @@ def test_horizons_of_other_assets_are_judged_as_they_are_served(
             own = events.symbols == symbol
             at = np.searchsorted(served.as_of, events.target_times[own]) - horizon
             np.testing.assert_allclose(events.probs[own], served.probs[at], atol=1e-6)
-            close, last = np.log(bars[symbol]["Close"].to_numpy()), MIN_BARS - 1 + at
+            close = np.log(bars[symbol]["Close"].to_numpy())
+            last = MIN_BARS - 1 + at
             z = (close[last + horizon] - close[last]) / served.sigma[at]
             np.testing.assert_array_equal(
                 events.buckets[own], bucket_of(forecaster.at(horizon).edges, z)
@@ -153,7 +155,8 @@ def test_the_dependence_is_judged_with_the_zero_shares_that_are_served(
     assert panel.prob_zero == {symbol: dist.prob_zero for symbol, dist in served.items()}
     for asset, dist in enumerate(served.values()):
         has = panel.numbers[:, asset] >= 0
-        numbers, log_ret = panel.numbers[has, asset], panel.log_ret[has, asset]
+        numbers = panel.numbers[has, asset]
+        log_ret = panel.log_ret[has, asset]
         own = replace(
             panel.dists, probs=panel.dists.probs[numbers], sigma=panel.dists.sigma[numbers]
         )
@@ -235,7 +238,8 @@ def test_a_packaged_model_is_not_written_into(vaiom: Vaiom, corpus: Corpus) -> N
 def test_going_on_begins_with_the_weights_and_new_assets_as_unknown(
     trained: TinyRun, adapted: Adapted
 ) -> None:
-    start, made = load_checkpoint(Run(trained.run).best), load_checkpoint(Run(adapted.run).best)
+    start = load_checkpoint(Run(trained.run).best)
+    made = load_checkpoint(Run(adapted.run).best)
     first = load_checkpoint(Run(adapted.run).checkpoint(2))
     assert (
         first.provenance.start_sha256
@@ -243,7 +247,8 @@ def test_going_on_begins_with_the_weights_and_new_assets_as_unknown(
         == load_checkpoint(Run(adapted.run).start).sha256
     )
     assert made.tokenizer.symbols == ("EURUSD", "GBPJPY")
-    table, before = first.model.state_dict()[ASSET_TABLE], start.model.state_dict()[ASSET_TABLE]
+    table = first.model.state_dict()[ASSET_TABLE]
+    before = start.model.state_dict()[ASSET_TABLE]
     # Two small steps away: nearer to where each began than to the other's beginning.
     assert (table[1] - before[1]).abs().max() < (table[1] - before[0]).abs().max()
     assert (table[2] - before[0]).abs().max() < (table[2] - before[1]).abs().max()
@@ -299,10 +304,8 @@ def test_where_no_step_is_better_the_weights_as_they_were_are_selected(
     found = vaiom(*words, *ruinous)
     assert found.code == 0, found.err
     assert "It did not help" in found.err
-    made, start = (
-        load_checkpoint(Run(tmp_path / "run").best),
-        load_checkpoint(Run(trained.run).best),
-    )
+    made = load_checkpoint(Run(tmp_path / "run").best)
+    start = load_checkpoint(Run(trained.run).best)
     assert made.provenance.step == 0
     before = start.model.state_dict()
     changed = [

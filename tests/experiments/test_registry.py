@@ -100,7 +100,8 @@ def test_only_the_reference_of_the_long_runs_does_not_accumulate() -> None:
 
 
 def test_the_matched_pair_reads_the_same_information() -> None:
-    disc, cont = experiment("matched-disc"), experiment("matched-cont")
+    disc = experiment("matched-disc")
+    cont = experiment("matched-cont")
     same = {"return_bucket": ["ret_z"], "gap_bucket": ["gap_z"], "vol_regime": ["relative_log_vol"]}
     same |= {"years_since_2000": ["years_since_2000_norm"], "mask_any": ["mask_any"]}
     same |= {"month_of_year": ["month_sin", "month_cos"]}
@@ -125,7 +126,8 @@ def test_best_is_small_reads_no_dates_and_is_shown_everything_else() -> None:
 
 @pytest.mark.parametrize("name", [name for name in OURS if name not in ("best", "best-512")])
 def test_one_part_of_best_512_is_changed_in_each_ablation(name: str) -> None:
-    best, other = to_json(experiment("best-512")), to_json(experiment(name))
+    best = to_json(experiment("best-512"))
+    other = to_json(experiment(name))
     changed = [
         key
         for part in ("model", "train")

@@ -37,7 +37,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         pass
 
     def init(**options: Any) -> None:
-        asked.init, asked.up = options, True
+        asked.init = options
+        asked.up = True
 
     def remote(**options: Any) -> Any:
         asked.remote = options
@@ -54,7 +55,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return function(task, *words)
 
     ray: Any = ModuleType("ray")
-    ray.init, ray.remote, ray.wait, ray.get = init, remote, wait, get
+    ray.init = init
+    ray.remote = remote
+    ray.wait = wait
+    ray.get = get
     ray.exceptions = SimpleNamespace(RayError=RayError)
     ray.cluster_resources = lambda: {"GPU": asked.gpus} if asked.gpus else {}
     ray.shutdown = lambda: setattr(asked, "up", False)

@@ -34,9 +34,12 @@ def turned(part: Tensor, position: int) -> Tensor:
 
 
 def plain_decoder(model: Vaiom, h: Tensor) -> Tensor:
-    config, backbone = model.config, model.backbone
+    config = model.config
+    backbone = model.backbone
     assert isinstance(backbone, decoder.Decoder)
-    length, heads, size = h.shape[1], config.num_heads, config.width // config.num_heads
+    length = h.shape[1]
+    heads = config.num_heads
+    size = config.width // config.num_heads
     if config.positions == "learned":
         h = h + backbone.positions[:length]
     for block in backbone.blocks:
@@ -151,7 +154,8 @@ def test_later_layers_are_skipped_more_often_and_scaled_up_where_they_are_not() 
     blocks: Any = model.backbone.blocks
     assert [block.depth_rate for block in blocks] == [0.25, 0.5]
     torch.manual_seed(1)
-    h, block = torch.randn(1, 5, 16), blocks[1]
+    h = torch.randn(1, 5, 16)
+    block = blocks[1]
     with torch.no_grad():
         one = block.eval()(h)
         assert torch.equal(block(h), one)
@@ -161,7 +165,8 @@ def test_later_layers_are_skipped_more_often_and_scaled_up_where_they_are_not() 
             return values + 2 * block.feed_out(gelu(block.feed_in(block.feed_norm(values))))
 
         # The attention's change follows from the layer without its feed-forward network.
-        bias, weight = block.feed_out.bias.clone(), block.feed_out.weight.clone()
+        bias = block.feed_out.bias.clone()
+        weight = block.feed_out.weight.clone()
         block.feed_out.bias.zero_(), block.feed_out.weight.zero_()
         attended = h + 2 * (block.eval()(h) - h)
         block.feed_out.bias.copy_(bias), block.feed_out.weight.copy_(weight)
@@ -177,14 +182,16 @@ FIELDS = ("ret_z", "cross_abs", "usd_factor", "gap_z")
 def test_windows_lose_their_asset_or_the_other_assets_in_training(what: str) -> None:
     model = tiny_model(fields=FIELDS, dropout=0.0, **{what: 0.3})
     x, meta = events(model, 1, 4)
-    hidden_x, hidden_meta = x.clone(), meta.clone()
+    hidden_x = x.clone()
+    hidden_meta = meta.clone()
     if what == "asset_dropout":
         hidden_meta[:, 0] = 0
     else:
         hidden_x[..., 1:3] = 0
     torch.manual_seed(0)
     with torch.no_grad():
-        known, hidden = model.eval().encoder(x, meta), model.encoder(hidden_x, hidden_meta)
+        known = model.eval().encoder(x, meta)
+        hidden = model.encoder(hidden_x, hidden_meta)
         made = model.train().encoder(x.expand(600, -1, -1), meta.expand(600, -1))
     shares = [
         torch.isclose(made, each, atol=1e-5).all(dim=(1, 2)).float().mean().item()

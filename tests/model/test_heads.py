@@ -95,7 +95,8 @@ def test_hybrid_encoder_is_the_concatenation_of_the_paper() -> None:
 def test_inputs_are_clipped_on_entry(input_: str) -> None:
     model = tiny_model(input=input_).eval()
     x, meta = events(model, 1, 4)
-    far, limit = x.clone(), x.clone()
+    far = x.clone()
+    limit = x.clone()
     far[0, 1, 0], limit[0, 1, 0] = float("inf"), INPUT_LIMIT
     assert torch.equal(model(far, meta)["return"], model(limit, meta)["return"])
 

@@ -35,7 +35,8 @@ def card(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 def heads_of(card: Checkpoint) -> HorizonHeads:
-    rng, fields = np.random.default_rng(0), card.config.num_continuous
+    rng = np.random.default_rng(0)
+    fields = card.config.num_continuous
     shapes = {"first.weight": (WIDTH, card.config.width + fields), "first.bias": (WIDTH,)}
     shapes |= {"second.weight": (32, WIDTH), "second.bias": (32,), "centre": (fields,)}
     tensors = {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
@@ -56,7 +57,8 @@ def test_probabilities_are_those_of_the_network(
     card: Checkpoint, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(horizon_heads, "ROWS_AT_ONCE", block)
-    heads, rng = heads_of(card), np.random.default_rng(1)
+    heads = heads_of(card)
+    rng = np.random.default_rng(1)
     hidden = rng.normal(size=(5, 2, card.config.width)).astype(np.float32)
     inputs = rng.normal(0, 30, (5, 2, card.config.num_continuous)).astype(np.float32)
     weights = {name: torch.from_numpy(array) for name, array in heads.tensors.items()}
@@ -81,7 +83,8 @@ def test_probabilities_are_those_of_the_network(
 
 
 def test_heads_are_read_for_their_own_model_alone(card: Checkpoint, tmp_path: Path) -> None:
-    heads, path = heads_of(card), tmp_path / "horizons.safetensors"
+    heads = heads_of(card)
+    path = tmp_path / "horizons.safetensors"
     heads.save(path)
     assert (header_of(path)["format"], header_of(path)["format_version"]) == ("vaiom-horizons", 1)
     again = load_horizons(path, card)

@@ -55,7 +55,8 @@ def decode_in_pieces(
     while len(rows):
         size = next(sizes)
         caches += decoder.decode(cache, rows[:size], meta)
-        cache, rows = caches[-1], rows[size:]
+        cache = caches[-1]
+        rows = rows[size:]
     return caches
 
 
@@ -69,7 +70,8 @@ def test_every_row_from_the_first_on(changes: dict[str, object]) -> None:
     x, meta = events(model, 1, LENGTH)
     expected = probs_by_network(model, x, meta)
     decoder = IncrementalDecoder.of(model)
-    rows, asset = x[0].float().numpy(), meta[0].numpy()
+    rows = x[0].float().numpy()
+    asset = meta[0].numpy()
     with torch.no_grad():
         hidden = model.hidden(x, meta)[0].numpy()
     for caches in (decode_in_pieces(decoder, None, rows, asset), decoder.decode(None, rows, asset)):
@@ -95,7 +97,8 @@ def test_logits_of_any_size_are_a_distribution(head: str) -> None:
 def test_decoding_goes_on_from_a_prefilled_window(length: int, num_before: int) -> None:
     model = windowed_model()
     x, meta = events(model, 1, LENGTH)
-    rows, asset = x[0].numpy(), meta[0].numpy()
+    rows = x[0].numpy()
+    asset = meta[0].numpy()
     expected = probs_by_network(model, x, meta)
     decoder = IncrementalDecoder.of(model)
     cache = decoder.prefill(rows[:length], asset, num_before)
@@ -111,7 +114,8 @@ def test_a_receptive_field_is_all_that_a_prefill_needs(window: int) -> None:
     model = windowed_model(window)
     needed = model.config.receptive_field
     x, meta = events(model, 1, needed + 20)
-    rows, asset = x[0].numpy(), meta[0].numpy()
+    rows = x[0].numpy()
+    asset = meta[0].numpy()
     decoder = IncrementalDecoder.of(model)
     cache = decoder.prefill(rows[10 : 10 + needed], asset)
     caches = [cache, *decoder.decode(cache, rows[10 + needed :], asset)]
@@ -155,7 +159,8 @@ def test_rows_of_several_assets_are_those_of_each_alone() -> None:
     """However many rows each has had and gets."""
     model = windowed_model()
     x, meta = events(model, 4, LENGTH)
-    rows, assets = x.numpy(), meta.numpy()
+    rows = x.numpy()
+    assets = meta.numpy()
     decoder = IncrementalDecoder.of(model)
     expected = [probs_by_network(model, x[[one]], meta[[one]]) for one in range(4)]
     caches: list[KVCache | None] = [

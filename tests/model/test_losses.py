@@ -172,7 +172,8 @@ def test_class_ids_shift_by_one_and_never_below_zero() -> None:
 def test_a_teacher_has_its_share_of_the_return_loss() -> None:
     model = tiny_model()
     logits = model(*events(model, 4, 5))
-    targets, valid = (random := random_targets(4, 5)), random["return"] > 0
+    targets = random_targets(4, 5)
+    valid = targets["return"] > 0
     teacher = torch.rand(4, 5, 16).softmax(dim=-1)
     alone, terms = objective(logits, targets, WEIGHTS, 2)
     soft = -(teacher * return_log_probs(logits)).sum(dim=-1)

@@ -64,14 +64,16 @@ def test_every_addition_keeps_to_the_past(changes: dict[str, object], blocks: bo
         altered = torch.cat([x[:, : s + 1], other[:, s + 1 :]], dim=1)
         assert torch.equal(logits_of(model, altered, meta)[:, : s + 1], before[:, : s + 1])
     model.eval()
-    full, last = model(x, meta), model(x, meta, last_only=True)
+    full = model(x, meta)
+    last = model(x, meta, last_only=True)
     for name, values in last.items():
         torch.testing.assert_close(values[:, 0], full[name][:, -1], atol=1e-5, rtol=1e-5)
 
 
 def test_rotated_vectors_know_their_distance_and_nothing_else() -> None:
     torch.manual_seed(3)
-    q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
+    q = torch.randn(1, 1, 1, 8)
+    k = torch.randn(1, 1, 1, 8)
 
     def turned(vector: torch.Tensor, at: int) -> torch.Tensor:
         return rotate(vector, rotations(at + 1, 8)[:, at:])
@@ -116,7 +118,8 @@ def test_the_last_position_alone_equals_the_full_pass(
     model = tiny_model(input=input_, num_layers=layers, backbone=backbone).eval()
     for length in (1, 7, 32):
         x, meta = events(model, 3, length)
-        full, last = model(x, meta), model(x, meta, last_only=True)
+        full = model(x, meta)
+        last = model(x, meta, last_only=True)
         assert list(full) == list(last)
         for name, values in last.items():
             assert values.shape[1] == 1

@@ -92,7 +92,9 @@ def vaiom(*words: object) -> Ran:
     """A command as a user has it, run in this process; what is not the user's error comes through
     as it is.
     """
-    out, err, code = io.StringIO(), io.StringIO(), 0
+    out = io.StringIO()
+    err = io.StringIO()
+    code = 0
     with (
         patch.object(sys, "argv", ["vaiom", *map(str, words)]),
         redirect_stdout(out),
@@ -106,7 +108,8 @@ def vaiom(*words: object) -> Ran:
 
 
 def reproduce(corpus: Path, folder: Path, tables: Sequence[str]) -> Reproduced:
-    baselines, out = folder / "baselines", folder / "out"
+    baselines = folder / "baselines"
+    out = folder / "out"
     for split in ("validation", "test-h1", "test-h2"):
         only = ("--only", "frequency,markov,hour_of_week", "--split", split, "--context", 16)
         assert vaiom("baselines", corpus, "--out", baselines, *only).code == 0

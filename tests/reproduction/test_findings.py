@@ -85,7 +85,8 @@ def test_a_comparison_read_backwards_says_the_same(
 def test_noise_only_ever_takes_a_verdict_away(
     values: list[float], error: float, more: float, theirs: float
 ) -> None:
-    before, after = verdict_of(values, error, theirs), verdict_of(values, error + more, theirs)
+    before = verdict_of(values, error, theirs)
+    after = verdict_of(values, error + more, theirs)
     assert after in (before, UNRESOLVED)
     assert verdict_of(values, abs(mean(values)), theirs) == UNRESOLVED
 
@@ -107,7 +108,8 @@ def test_a_resolved_sign_is_the_published_one_or_it_is_not(
 def test_levels_and_the_order_of_seeds_do_not_matter(
     bits: list[float], shift: float, seeds: list[int]
 ) -> None:
-    own, other = dict(zip(seeds, bits[:3], strict=True)), dict(zip(seeds, bits[3:], strict=True))
+    own = dict(zip(seeds, bits[:3], strict=True))
+    other = dict(zip(seeds, bits[3:], strict=True))
     verdict, delta, error = judged(own, other)
     assert error is not None
     assert delta is not None
@@ -167,10 +169,8 @@ def test_only_checkpoints_that_both_could_have_chosen_are_compared() -> None:
 def test_rows_of_different_published_lengths(
     own: int, other: int, windows: int, verdict: str
 ) -> None:
-    reference, row = (
-        Row("reference", "cont", 50, 3.16),
-        Row("row", "main-no-gap", 300, 3.15, "reference"),
-    )
+    reference = Row("reference", "cont", 50, 3.16)
+    row = Row("row", "main-no-gap", 300, 3.15, "reference")
     table = Comparison(name="test", title="", label="", rows=(reference, row))
     records = [
         record_of(row, seed, {own: 3.0 + seed / 1e4}, windows_per_step=windows) for seed in (17, 29)
@@ -188,10 +188,8 @@ def test_what_is_too_short_is_not_claimed_and_what_is_missing_not_run() -> None:
 
 
 def test_a_row_beyond_the_end_of_its_run_says_where_the_curve_turned() -> None:
-    early, late = (
-        Row("early", "cont", 200, 3.2, "late", at_step=True),
-        Row("late", "cont", 1_000, 3.1, at_step=True),
-    )
+    early = Row("early", "cont", 200, 3.2, "late", at_step=True)
+    late = Row("late", "cont", 1_000, 3.1, at_step=True)
     table = Comparison(name="test", title="", label="", rows=(early, late))
     measured = measure(table, Records([record_of(early, 17, {100: 3.0, 200: 3.2, 300: 3.1})]))
     assert [(each.verdict, each.best_steps, each.bits) for each in measured] == [
@@ -202,10 +200,8 @@ def test_a_row_beyond_the_end_of_its_run_says_where_the_curve_turned() -> None:
 
 def test_of_several_lengths_the_longest_stands_for_a_run() -> None:
     short = record_of(ROW, 17, {10: 2.0}, key="short", claimed=False, windows_per_step=10_000)
-    middle, long = (
-        record_of(ROW, 17, {500: 3.2}, key="middle"),
-        record_of(ROW, 17, {1_000: 3.1}, key="long"),
-    )
+    middle = record_of(ROW, 17, {500: 3.2}, key="middle")
+    long = record_of(ROW, 17, {1_000: 3.1}, key="long")
     for records in ([short, middle, long], [long, middle, short]):
         assert Records(records).runs(ROW.experiment, "1h")[17].key == "long"
 

@@ -73,7 +73,8 @@ def test_every_figure_of_appendix_a_is_a_row_whose_experiment_is_what_it_says(
             assert published.VALIDATION_SEEDS[int(role.split()[-1])] == float(bits)
             continue
         chosen = experiment(rows[timeframe.lower(), int(number(steps)), float(bits)].experiment)
-        model, train = chosen.model, chosen.train
+        model = chosen.model
+        train = chosen.train
         branch, head = what.split(" / ")
         names, scope = aux.split(" / ")
         heads = {"Gap": "gap", "VolReg": "vol_regime", "Ord": "ordinal"}

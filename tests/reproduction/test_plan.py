@@ -97,7 +97,8 @@ def _length(published: Experiment) -> dict[str, object]:
     "name", sorted({row.experiment for each in COMPARISONS for row in each.rows})
 )
 def test_the_fast_budget_only_shortens_and_keeps_every_claim(name: str) -> None:
-    published, chosen = experiment(name), scale(experiment(name), "fast")
+    published = experiment(name)
+    chosen = scale(experiment(name), "fast")
     assert chosen.experiment.train.steps <= published.train.steps
     assert chosen.claimed
     assert (chosen.changed == "") == (chosen.experiment.train.steps == published.train.steps)

@@ -94,7 +94,8 @@ def test_a_killed_worker_is_replaced(
     some_reproduced: Reproduced, tmp_path: Path, cluster: tuple[str, int]
 ) -> None:
     address, head = cluster
-    here, spread = tmp_path / "here", tmp_path / "spread"
+    here = tmp_path / "here"
+    spread = tmp_path / "spread"
     words = words_of(
         some_reproduced.corpus, spread, *TABLES, "--engine", "ray", "--json", settings=SETTINGS
     )
@@ -123,7 +124,8 @@ def test_a_killed_worker_is_replaced(
 def test_a_corpus_of_a_hundred_assets_survives_a_killed_worker(
     tmp_path: Path, cluster: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bars, marker = tmp_path / "bars", tmp_path / "killed"
+    bars = tmp_path / "bars"
+    marker = tmp_path / "killed"
     write_market(MarketConfig(assets=100, bars=400), bars)
 
     class KillsOnce:

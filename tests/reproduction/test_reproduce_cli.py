@@ -149,7 +149,8 @@ def test_pairs_and_the_ensemble_come_from_the_losses_of_the_runs(
 def test_an_ensemble_refuses_stored_events_of_something_else(
     reproduced: Reproduced, tmp_path: Path
 ) -> None:
-    corpus, split = open_corpus(reproduced.corpus), "test-h1"
+    corpus = open_corpus(reproduced.corpus)
+    split = "test-h1"
     runs = sorted(reproduced.out.glob("runs/1h-best-s*"))[:2]
     first = Path(shutil.copytree(runs[0], tmp_path / runs[0].name))
     events = read_events(first, split)

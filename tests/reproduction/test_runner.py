@@ -61,7 +61,8 @@ def test_a_second_call_runs_nothing(some_reproduced: Reproduced) -> None:
             if "baselines" not in file.name and file.is_file()
         }
 
-    before, page = times(), some_reproduced.page
+    before = times()
+    page = some_reproduced.page
     again = vaiom(
         *words_of(
             some_reproduced.corpus,
@@ -86,7 +87,8 @@ def test_a_failure_is_told_at_the_end_and_stops_nothing(
     names = sorted((tmp_path / "runs").iterdir())
     assert len(names) == len(listed)
     # One run whose state is damaged and whose record is gone: it can neither be reused nor go on.
-    broken, lost = names[0], names[1]
+    broken = names[0]
+    lost = names[1]
     for run in (broken, lost):
         (tmp_path / "records" / f"{run.name}.json").unlink()
     for state in broken.rglob("*.safetensors"):

@@ -48,7 +48,8 @@ def daily(folder: Path, last: datetime, **starts: datetime) -> Corpus:
 @given(st.integers(1990, 2100))
 def test_the_boundaries_of_a_year_are_in_order(year: int) -> None:
     splits = splits_of(year)
-    (first, last), (start, end) = splits.validation, splits.tests[0]
+    (first, last) = splits.validation
+    (start, end) = splits.tests[0]
     assert splits.train_end < first < last == start < end == splits.seal
     assert (splits.train_end.year, first.year, start.year, end.year) == (
         year - 1,
@@ -81,7 +82,8 @@ def test_years_of_corpora_with_different_starts() -> None:
         ]
         return years_of(stamped(*(each.astype("datetime64[us]") for each in days)))
 
-    start, late = "2012-01-01", "2015-03-01"
+    start = "2012-01-01"
+    late = "2015-03-01"
     assert years("2025-06-01", start, start) == list(range(2016, 2025))
     # One old asset does not make old years, one young asset does not take them away.
     assert years("2025-06-01", start, late, late)[0] == 2020
@@ -122,13 +124,15 @@ def test_a_year_is_scored_beside_trees_where_they_have_a_folder(
 
 
 def test_nothing_after_the_year_enters(tmp_path: Path) -> None:
-    year, starts = 2022, {"AAA": datetime(2016, 1, 1), "BBB": datetime(2016, 6, 1)}
+    year = 2022
+    starts = {"AAA": datetime(2016, 1, 1), "BBB": datetime(2016, 6, 1)}
     whole = daily(tmp_path / "whole", datetime(2025, 12, 31), **starts).with_splits(splits_of(year))
     cut = daily(tmp_path / "cut", datetime(2022, 12, 31), **starts).with_splits(splits_of(year))
     assert whole.tokenizer.sha256 == cut.tokenizer.sha256
     end = np.datetime64(datetime(year + 1, 1, 1))
     for split in ("train", "validation", TEST):
-        rows, same = whole.endpoints(split, CONTEXT), cut.endpoints(split, CONTEXT)
+        rows = whole.endpoints(split, CONTEXT)
+        same = cut.endpoints(split, CONTEXT)
         assert len(rows) > 0
         assert (whole.target_timestamps[rows] < end).all()
         for name in (
@@ -139,7 +143,8 @@ def test_nothing_after_the_year_enters(tmp_path: Path) -> None:
             "cont",
             "disc",
         ):
-            ours, theirs = getattr(whole, name)[rows], getattr(cut, name)[same]
+            ours = getattr(whole, name)[rows]
+            theirs = getattr(cut, name)[same]
             np.testing.assert_array_equal(ours, theirs, err_msg=f"{split} {name}")
 
 

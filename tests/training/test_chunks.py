@@ -41,13 +41,12 @@ def make_model(corpus: Corpus) -> Vaiom:
 def test_an_answer_depends_on_its_receptive_field_alone(corpus: Corpus) -> None:
     """Rows before it change nothing, the first row of it does."""
     model = make_model(corpus)
-    x, meta = (
-        torch.randn(1, 60, len(CONFIG.input_fields)),
-        torch.from_numpy(corpus.meta[:1].astype(np.int64)),
-    )
+    x = torch.randn(1, 60, len(CONFIG.input_fields))
+    meta = torch.from_numpy(corpus.meta[:1].astype(np.int64))
     field = CONFIG.receptive_field
     assert field == 22
-    before, inside = x.clone(), x.clone()
+    before = x.clone()
+    inside = x.clone()
     before[:, : 60 - field] += 1
     inside[:, 60 - field] += 1
     with torch.no_grad():

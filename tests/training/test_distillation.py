@@ -38,7 +38,8 @@ def test_a_share_of_the_loss_is_towards_the_teacher() -> None:
     targets = {"return": torch.tensor([[3, 0, 16], [1, 2, 0]])}
     teacher = torch.rand(2, 3, 16).softmax(dim=-1)
     total, terms = objective(logits, targets, {}, teacher_BTK=teacher, teacher_share=0.75)
-    soft, hard = [], []
+    soft = []
+    hard = []
     for b, t in ((0, 0), (0, 2), (1, 0), (1, 1)):
         log_probs = logits["return"][b, t].log_softmax(dim=0)
         soft.append(-(teacher[b, t] * log_probs).sum())
@@ -62,7 +63,8 @@ def test_teachers_answer_for_every_row_of_train_and_no_other(run: Path, corpus: 
     second = list(corpus.asset_slices.values())[1].start
     for row in [*np.flatnonzero(train_rows & corpus.valid_base)[[0, 100]].tolist(), second + 40]:
         first = max(second if row >= second else 0, row + 1 - STUDENT.model.receptive_field)
-        x, meta = data.x[None, first : row + 1], data.meta[row : row + 1]
+        x = data.x[None, first : row + 1]
+        meta = data.meta[row : row + 1]
         for way, inputs in enumerate((x, x * signs)):
             with torch.no_grad():
                 expected = torch.stack(
@@ -100,7 +102,8 @@ def test_a_run_holds_the_runs_of_its_teachers(run: Path) -> None:
 
 def test_a_student_learns_from_its_teachers(run: Path, corpus: Corpus, tmp_path: Path) -> None:
     train(corpus, ALONE, tmp_path / "alone", device="cpu")
-    taught, alone = state_of(run, 8), state_of(tmp_path / "alone", 8)
+    taught = state_of(run, 8)
+    alone = state_of(tmp_path / "alone", 8)
     assert any(not torch.equal(taught[name], alone[name]) for name in alone)
 
 
@@ -147,7 +150,8 @@ def test_the_unknown_asset_is_learned_where_assets_are_dropped(corpus: Corpus) -
         torch.manual_seed(0)
         config = TINY.with_changes(asset_dropout=rate).model
         model = Vaiom(config, corpus.tokenizer.vocabulary_sizes).train()
-        x, meta = torch.randn(40, 8, len(config.input_fields)), torch.tensor([[1, 0, 0]] * 40)
+        x = torch.randn(40, 8, len(config.input_fields))
+        meta = torch.tensor([[1, 0, 0]] * 40)
         model(x, meta)["return"].sum().backward()
         table = model.encoder.embeddings["asset_id"].weight
         assert bool(table.grad[UNKNOWN_ASSET].any()) == learns
@@ -162,10 +166,8 @@ def test_other_assets_are_left_out_of_whole_windows_in_training_alone(corpus: Co
     config = TINY.with_changes(fields=("ret_z", *CROSS_FIELDS), cross_dropout=0.5).model
     torch.manual_seed(0)
     model = Vaiom(config, corpus.tokenizer.vocabulary_sizes).train()
-    x, meta = (
-        torch.randn(40, 8, len(config.input_fields)).requires_grad_(),
-        torch.tensor([[1, 0, 0]] * 40),
-    )
+    x = torch.randn(40, 8, len(config.input_fields)).requires_grad_()
+    meta = torch.tensor([[1, 0, 0]] * 40)
     model(x, meta)["return"].sum().backward()
     assert x.grad is not None
     read = x.grad[:, :, 1:].ne(0).any(dim=-1)

@@ -60,7 +60,8 @@ def spoil_return(corpus: Corpus, row: int) -> Corpus:
 
 
 def test_a_run_that_breaks_late_takes_its_best_model_back(corpus: Corpus, tmp_path: Path) -> None:
-    bad, run = poisoned(corpus, at=6), tmp_path / "run"
+    bad = poisoned(corpus, at=6)
+    run = tmp_path / "run"
     seen_best = []
 
     def watch(entry: dict[str, object]) -> None:

@@ -85,7 +85,8 @@ def test_heads_are_trained_as_it_is_written(
     size = len(learned.hidden)
     batch = batch or 3 * size // 800
     every = max(1, size // batch // 8)
-    centre, spread = learned.x.mean(dim=0), learned.x.std(dim=0) + 1e-3
+    centre = learned.x.mean(dim=0)
+    spread = learned.x.std(dim=0) + 1e-3
     draw = torch.Generator().manual_seed(5)
     width = 16 + learned.x.shape[1]
     net = torch.nn.Sequential(
@@ -103,7 +104,8 @@ def test_heads_are_trained_as_it_is_written(
                 [1.0 + int((learned.classes[:, at] == each).sum()) for each in range(16)]
             )
             net[3].bias[16 * at : 16 * at + 16] = (counts / counts.sum()).log()
-    mean, found = copy.deepcopy(net).eval(), []
+    mean = copy.deepcopy(net).eval()
+    found = []
     optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, weight_decay=0.05)
     steps = every * 8 * 3
     schedule = torch.optim.lr_scheduler.OneCycleLR(

@@ -35,7 +35,8 @@ def all_cores() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Corpus]:
-    folder, config = tmp_path_factory.mktemp("market"), MarketConfig()
+    folder = tmp_path_factory.mktemp("market")
+    config = MarketConfig()
     write_market(config, folder / "bars")
     return folder / "bars", build_corpus(folder / "bars", folder / "corpus")
 

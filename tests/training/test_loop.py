@@ -172,10 +172,8 @@ def test_averages_and_falling_rates_resume_too(corpus: Corpus, tmp_path: Path) -
         == load_checkpoint(Run(whole.run).best).sha256
     )
     # What is kept is the average, and the rate of a shorter run would have been another.
-    state, kept = (
-        state_of(whole.run, 12),
-        load_checkpoint(Run(whole.run).checkpoint(12)).model.state_dict(),
-    )
+    state = state_of(whole.run, 12)
+    kept = load_checkpoint(Run(whole.run).checkpoint(12)).model.state_dict()
     assert torch.equal(kept["heads.projection.weight"], state["averaged/heads.projection.weight"])
     assert not torch.equal(kept["heads.projection.weight"], state["model/heads.projection.weight"])
     with pytest.raises(ConfigError, match="another configuration"):
@@ -233,7 +231,8 @@ def test_losses_of_hopeless_forecasts_are_those_of_an_evaluation(
 ) -> None:
     wild = TINY.with_changes(learning_rate=3.0, validate_every=1, keep_last=12)
     train(corpus, wild, tmp_path / "run", device="cpu")
-    rows, losses = corpus.endpoints("validation", TINY.model.context), {}
+    rows = corpus.endpoints("validation", TINY.model.context)
+    losses = {}
     for step in range(1, 13):
         model = load_checkpoint(Run(tmp_path / "run").checkpoint(step)).model
         probs = predict_probabilities(model, corpus, rows, torch.device("cpu"))

@@ -63,10 +63,8 @@ def finish(arguments: list[str]) -> subprocess.CompletedProcess[str]:
 def test_a_run_killed_at_any_moment_resumes_to_the_bit(corpus: Corpus, tmp_path: Path) -> None:
     changes = CHANGES | {"steps": 96, "validate_every": 8, "log_every": 4}
     whole = train(corpus, tiny_demo(changes), tmp_path / "whole", device="cpu")
-    folder, arguments = (
-        tmp_path / "killed",
-        [*VAIOM, *command(corpus, tmp_path / "killed", changes, "--resume")],
-    )
+    folder = tmp_path / "killed"
+    arguments = [*VAIOM, *command(corpus, tmp_path / "killed", changes, "--resume")]
     chance = random.Random(time.time_ns())
     for _ in range(2):
         before = Run(folder).saved_steps()[-1] if Run(folder).saved_steps() else 0
@@ -120,7 +118,8 @@ def test_two_processes_train_the_same_model_as_one(corpus: Corpus, tmp_path: Pat
     assert done.stdout.count('"best_step"') == 1  # one of them speaks
     for ours, theirs in zip(metrics_of(together), metrics_of(alone.run), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5)
-    ours, theirs = state_of(together, 8), state_of(alone.run, 8)
+    ours = state_of(together, 8)
+    theirs = state_of(alone.run, 8)
     assert ours.keys() == theirs.keys()
     for name, values in theirs.items():
         if (

@@ -58,7 +58,8 @@ def test_a_step_equals_the_accumulation_written_by_hand(
     corpus: Corpus, changes: dict[str, object]
 ) -> None:
     experiment = TINY.with_changes(**changes)
-    ours, plain = make_step(corpus, experiment), make_step(corpus, experiment)
+    ours = make_step(corpus, experiment)
+    plain = make_step(corpus, experiment)
     optimizer = torch.optim.AdamW(
         plain.model.parameters(),
         lr=experiment.train.learning_rate,
@@ -118,7 +119,8 @@ def test_the_moving_average_is_of_the_steps_and_not_of_the_random_start(corpus: 
 
 
 def test_a_step_takes_its_own_rate(corpus: Corpus) -> None:
-    rate, rows = TINY.train.learning_rate, train_sampler(corpus, 16, 17, 16).draw(1)
+    rate = TINY.train.learning_rate
+    rows = train_sampler(corpus, 16, 17, 16).draw(1)
     warming, slow = (
         make_step(corpus, TINY.with_changes(dropout=0.0, **changes))
         for changes in (

@@ -114,7 +114,7 @@ def adapt(
 
 
 def _shortened(corpus: Corpus, experiment: Experiment) -> Experiment:
-    """A brief, careful version of an experiment: small rates, and small steps for short histories."""
+    """A brief, careful version: small rates, and small steps for a short history."""
     num_events = len(corpus.endpoints(TRAIN, experiment.model.history))
     per_step = max(1, num_events // (STEPS_PER_PASS * experiment.model.context))
     return experiment.with_changes(

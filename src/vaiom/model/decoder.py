@@ -30,7 +30,8 @@ _QUERY_BLOCK = 64
 _GPU_BLOCK = 64
 """Lengths that GPU kernels support are multiples of this."""
 # Unstructured odd multipliers, as signed 32-bit numbers.
-_SPREAD, _MIX = -1640531535, 739982445
+_SPREAD = -1640531535
+_MIX = 739982445
 
 
 class Decoder(nn.Module):
