@@ -23,7 +23,8 @@ from strategies import random_bars
 from training.tiny_runs import SPLITS
 from vaiom.auditing.audit import audit_path
 from vaiom.auditing.proof import FAILED, AuditConfig
-from vaiom.auditing.provenance import config_of, prove_repeat
+from vaiom.auditing.provenance import config_of
+from vaiom.auditing.repeat import prove_repeat
 from vaiom.corpus.append import append_bars
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.splits import TRAIN, VALIDATION
