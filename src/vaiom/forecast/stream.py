@@ -267,6 +267,7 @@ class OnlineForecaster:
         return stale
 
     def _columns(self) -> dict[str, RowColumns]:
+        """The own rows of every asset."""
         return {symbol: stream.columns for symbol, stream in self.streams.items()}
 
     def _read_others(self, symbols: Sequence[str]) -> None:
@@ -365,6 +366,7 @@ class OnlineForecaster:
         return series
 
     def _require_bars(self, symbol: str) -> None:
+        """Refuse a forecast of an asset that has too few bars for any row to be unmasked."""
         num_bars = self.streams[symbol].num_bars if symbol in self.streams else 0
         if num_bars < MIN_BARS:
             raise DataError(

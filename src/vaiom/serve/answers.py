@@ -50,6 +50,7 @@ def describe_history(live: LiveAssets, symbol: str, last: int) -> schemas.Histor
 
 
 def _describe_asset(live: LiveAssets, symbol: str) -> schemas.AssetAnswer:
+    """Where an asset stands; a forecast that cannot be made is null here, and logged."""
     dist = None
     try:
         dist = live.newest(symbol)

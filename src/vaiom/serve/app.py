@@ -92,6 +92,7 @@ def make_app(service: Service) -> FastAPI:
     @app.get("/{name}", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def page(name: str = "index.html") -> Response:
+        """A file of the dashboard, which holds no data and needs no key."""
         if name not in pages:
             raise HTTPException(404)
         return Response(pages[name], media_type=_PAGE_TYPES[PurePath(name).suffix])
@@ -104,6 +105,7 @@ def _as_json(handler: Callable[..., Awaitable[BaseModel]]) -> Callable[..., Awai
 
     @wraps(handler)
     async def respond(*inputs: Any, **named: Any) -> Response:
+        """What the handler answers, as JSON; a push tells how long its parts took."""
         content = await handler(*inputs, **named)
         response = Response(content.model_dump_json(), media_type="application/json")
         if isinstance(content, schemas.PushAnswer):

@@ -148,6 +148,7 @@ class Store:
             self._opened.close()
 
     def _unmark(self) -> None:
+        """Note that the file needs its log no longer."""
         with suppress(OSError):  # a mark that stays does no harm while the log stays
             self._mark.unlink(missing_ok=True)
             flush(self.path.parent)
@@ -279,6 +280,7 @@ class Store:
             raise self._refused(failure, str(error), fix) from error
 
     def _require_version(self) -> None:
+        """Refuse a file of another version; a new file gets this one's number."""
         [version] = self._db.execute("PRAGMA user_version").fetchone()
         [tables] = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if not tables:
@@ -301,6 +303,7 @@ class Store:
                 raise _FileGoneError(f"{file.name} was replaced or cut short by somebody else")
 
     def _insert(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Insert rows of symbol, stamp, four prices and volume."""
         self._db.executemany(_INSERT_BAR, rows)
 
     def _settled_row(self, symbol: str, forecast: SettledForecast) -> tuple[Any, ...]:
@@ -320,6 +323,7 @@ class Store:
         )
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query, or an error that tells a failing disk from a damaged file."""
         try:
             with self._lock:
                 return self._db.execute(query, values).fetchall()
@@ -339,11 +343,13 @@ class Store:
             raise self._damaged(f"{what}: {error}") from error
 
     def _refused(self, failure: str, got: str, fix: str) -> RefusalError:
+        """The answer to a client while the disk or the files fail."""
         return RefusalError(
             503, failure, where=self.path.name, got=got, retry_after=DISK_PAUSE_SECONDS, fix=fix
         )
 
     def _damaged(self, got: str) -> DataError:
+        """The error at a start from a file that cannot be understood."""
         return DataError(
             "the stored state is damaged",
             where=self.path,
@@ -361,6 +367,7 @@ class _Seen:
     """An open file as it was last seen: SQLite never makes it shorter."""
 
     def __init__(self, stat: os.stat_result) -> None:
+        """Remember the file as it is now."""
         self.stat = stat
 
     def is_whole(self, found: os.stat_result) -> bool:
@@ -372,6 +379,7 @@ class _Seen:
 
 
 def _settled_of(row: Sequence[Any]) -> SettledForecast:
+    """A settled forecast from the columns of `_SETTLED`."""
     as_of, target, replayed, quantiles, log_ret, bucket, *scores = row
     numbers = [None if each is None else float(each) for each in (log_ret, *scores)]
     names = ("log_return", "model_bits", "frequency_bits", "pit")

@@ -335,8 +335,10 @@ def as_json(bars: Sequence[BarRow]) -> dict[str, Any]:
 
 
 def _rows(bars: pl.DataFrame) -> list[BarRow]:
+    """The bars of a frame of a feed."""
     return [BarRow(*row) for row in bars.iter_rows()]
 
 
 def _newest(bars: Sequence[BarRow]) -> datetime | None:
+    """The stamp of the last bar, if there is one."""
     return bars[-1].datetime if bars else None

@@ -33,6 +33,7 @@ class Metrics:
     """The Prometheus metrics of one service, in a registry of their own."""
 
     def __init__(self) -> None:
+        """Make every metric, without values."""
         disable_created_metrics()
         self.registry = CollectorRegistry()
         counter = partial(Counter, namespace="vaiom", registry=self.registry)

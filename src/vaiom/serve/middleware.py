@@ -93,6 +93,7 @@ class LimitMiddleware:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through to the application, or refuse it; count it either way."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -100,6 +101,7 @@ class LimitMiddleware:
         status = 0
 
         async def respond(message: Message) -> None:
+            """Send a message of the response, the first with security headers."""
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]

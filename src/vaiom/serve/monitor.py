@@ -88,6 +88,7 @@ class FrequencyBaseline:
         self._scored = self._counts_of(scored)
 
     def _counts_of(self, scored: Mapping[int, int]) -> Counts:
+        """Counts by bucket id as an array by class."""
         counts = np.zeros(self.num_buckets)
         for bucket, number in scored.items():
             counts[class_of(bucket)] += number

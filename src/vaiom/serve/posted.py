@@ -36,12 +36,16 @@ class PostedHistories:
     """The cache. Not thread-safe."""
 
     def __init__(self, forecaster: Forecaster, max_assets: int = MAX_ASSETS) -> None:
+        """`max_assets` bounds the assets of all histories together; those of the histories that
+        were not asked for the longest go first.
+        """
         self.forecaster = forecaster
         self.max_assets = max_assets
         self._known: OrderedDict[tuple[Lengths, bytes], OnlineForecaster] = OrderedDict()
         """Least recently used first."""
 
     def __len__(self) -> int:
+        """Number of histories in the cache."""
         return len(self._known)
 
     def forecast(
@@ -93,11 +97,13 @@ class PostedHistories:
 
 
 def _frame_of(bars: Sequence[BarRow]) -> pl.DataFrame:
+    """Bars as a frame of a bar folder."""
     columns = zip(BAR_SCHEMA, zip(*bars, strict=True), strict=True)
     return pl.DataFrame(dict(columns), BAR_SCHEMA)
 
 
 def _total(lengths: Lengths) -> int:
+    """Number of bars of all assets."""
     return sum(number for _, number in lengths)
 
 

@@ -15,6 +15,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """Bytes of the current request besides its body."""
 
     def data_received(self, data: bytes) -> None:
+        """Take bytes of requests, or refuse the one whose head is too large."""
         self._num_bytes += len(data)
         if self._num_bytes > MAX_HEAD:
             self.send_400_response("The headers are too large.")
@@ -22,9 +23,11 @@ class BoundedProtocol(HttpToolsProtocol):
             super().data_received(data)
 
     def on_message_begin(self) -> None:
+        """A new request begins."""
         self._num_bytes = 0
         super().on_message_begin()
 
     def on_body(self, body: bytes) -> None:
+        """Bytes of a body do not count: the middleware limits those."""
         self._num_bytes -= len(body)
         super().on_body(body)

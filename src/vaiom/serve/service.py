@@ -56,6 +56,9 @@ class Service:
     """Created before the event loop runs, started in it."""
 
     def __init__(self, config: ServeConfig) -> None:
+        """Load the model, open the stored state and compute what follows from it, bring in the bars
+        of a folder; errors of the configuration are raised here, before any request.
+        """
         self.config = config
         if config.threads and find_spec("torch"):
             import torch
@@ -110,6 +113,7 @@ class Service:
         self._warming_up = asyncio.create_task(self._warm_up())
 
     async def stop(self) -> None:
+        """Stop the feed, finish what runs, and close the files. Bars that wait are not taken."""
         if self.follower:
             self.follower.stop.set()
         self.is_ready = False
@@ -283,6 +287,7 @@ class Service:
         return PlainTextResponse(generate_latest(self.metrics.registry), media_type=PROMETHEUS)
 
     def _require_ready(self) -> None:
+        """Refuse a request that comes before the first forecasts are made."""
         if not self.is_ready:
             raise RefusalError(
                 503,
@@ -344,9 +349,13 @@ class OwnService:
         self.symbols = service.live.symbols
 
     def stored(self, symbol: str) -> Sequence[BarRow]:
+        """The last bars of an asset, oldest first."""
         return list(self.service.live.bars.get(symbol, ()))
 
     def push(self, symbol: str, bars: Sequence[BarRow]) -> None:
+        """Take bars like those of a request, checked by the same schema, and wait until they are
+        stored.
+        """
         body = schemas.PushRequest.model_validate(as_json(bars))
         asyncio.run_coroutine_threadsafe(
             self.service.push(symbol, body), self.service.loop

@@ -293,6 +293,7 @@ class LiveAssets:
     def _report_revisions(
         self, symbol: str, stamps: Sequence[datetime], folder: Path | None
     ) -> None:
+        """Warn where a folder has other prices than those that are stored, which stay."""
         if stamps:
             _log.warning(
                 "%s: %d bars of %s differ from the stored ones, which stay; the first is of %s",
@@ -389,6 +390,7 @@ class LiveAssets:
             )
 
     def _remember(self, symbol: str, settled: Sequence[SettledForecast]) -> None:
+        """Keep settled forecasts of an asset among its last ones, for drift and history."""
         # Past forecasts come late, so sort by time; replaced at once, for concurrent readers.
         every = sorted((*self.settled.get(symbol, ()), *settled), key=attrgetter("as_of"))
         self.settled[symbol] = tuple(every[-monitor.WINDOW :])
