@@ -4,6 +4,7 @@ another one.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
@@ -78,6 +79,59 @@ async def in_process(config: ServeConfig) -> AsyncIterator[tuple[httpx.AsyncClie
         await service._warming_up
         yield client, service
     await service.stop()
+
+
+class Client:
+    """A client of a service in this process, for tests that do one thing at a time."""
+
+    def __init__(self, runner: asyncio.Runner, client: httpx.AsyncClient) -> None:
+        self.runner = runner
+        self.client = client
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return self.runner.run(self.client.request(method, path, **options))
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("POST", path, **options)
+
+    def put(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("PUT", path, **options)
+
+    def delete(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("DELETE", path, **options)
+
+    def send(self, symbol: str, *bars: dict[str, Any]) -> httpx.Response:
+        """The answer to a push."""
+        return self.post(f"/v1/assets/{symbol}/bars", json={"bars": bars})
+
+    def push(self, symbol: str, *bars: dict[str, Any]) -> dict[str, Any]:
+        """A push that is taken."""
+        answer = self.send(symbol, *bars)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def read(self, path: str, **options: Any) -> Any:
+        """The JSON of a GET that is answered."""
+        answer = self.get(path, **options)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@contextmanager
+def served(config: ServeConfig) -> Iterator[tuple[Client, Service]]:
+    """A started service, and a client that waits for each answer."""
+    with asyncio.Runner() as runner:
+        opened = in_process(config)
+        client, service = runner.run(opened.__aenter__())
+        try:
+            if config.api_keys:
+                client.headers["X-API-Key"] = config.api_keys[0]
+            yield Client(runner, client), service
+        finally:
+            runner.run(opened.__aexit__(None, None, None))
 
 
 def live_assets(tiny: TinyRun, state: Path, **options: Any) -> LiveAssets:

@@ -4,28 +4,26 @@ rebuilt.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import sqlite3
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import polars as pl
 import pytest
 from serve_runs import (
     SYMBOLS,
     TinyRun,
-    as_json,
     bar_row,
     config_of,
-    in_process,
     live_assets,
     reading_others,
+    served,
 )
 from test_service_refusals import refusal
 
@@ -42,18 +40,11 @@ from vaiom.serve.refusals import RefusalError
 from vaiom.serve.service import Service
 from vaiom.serve.state import LiveAssets
 
-KEY = {"X-API-Key": "secret"}
 WINDOWED = {"positions": "rotary", "attention_window": 8}
 
 
 def moved(bar: dict[str, Any], stamp: datetime) -> dict[str, Any]:
     return {**bar, "datetime": stamp.isoformat()}
-
-
-async def push(
-    client: httpx.AsyncClient, *bars: dict[str, Any], symbol: str = "EURUSD"
-) -> httpx.Response:
-    return await client.post(f"/v1/assets/{symbol}/bars", json={"bars": list(bars)}, headers=KEY)
 
 
 def test_bars_of_the_future_and_between_the_stamps_are_refused(
@@ -62,86 +53,65 @@ def test_bars_of_the_future_and_between_the_stamps_are_refused(
     first, second = tiny.later["EURUSD"][:2]
     at = datetime.fromisoformat(second["datetime"])
 
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
-            before = service.live.online
-            for wrong, words, ahead in (
-                ([moved(first, datetime(2099, 1, 1))], "future", 0.0),
-                ([first, second], "future", 15.1),
-                ([moved(first, at + timedelta(minutes=30))], "between", 0.0),
-                ([first, moved(second, at + timedelta(minutes=59))], "between", 0.0),
-            ):
-                service.live.clock = lambda: at - timedelta(hours=ahead)  # noqa: B023
-                error = refusal(await push(client, *wrong), 422)
-                assert words in error["problem"]
-                assert error["got"] == wrong[-1]["datetime"]
-                assert error["expected"]
-                assert error["fix"]
-                assert f"row {len(wrong)}" in error["where"]
-                assert service.live.online is before
-            # A clock of a zone that is ahead of UTC.
-            service.live.clock = lambda: at - timedelta(hours=14)
-            assert (await push(client, first, second)).status_code == 200
-
-    asyncio.run(run())
-
-
-def test_the_grid_is_the_assets_own(tiny: TinyRun, tmp_path: Path) -> None:
-    """US equity hours begin at half past; an asset's first bar says where its own begin."""
-    bars = as_json(random_bars(40, start=datetime(2024, 3, 4, 9, 30)))
-
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path)) as (client, _):
-            assert (await push(client, *bars[:30])).status_code == 200
-            assert (
-                "between"
-                in refusal(await push(client, moved(bars[30], datetime(2024, 3, 8, 9))), 422)[
-                    "problem"
-                ]
-            )
-            assert (await push(client, *bars[30:])).status_code == 200
-
-    asyncio.run(run())
-
-
-def test_an_asset_goes_on_at_any_phase_that_it_had(tiny: TinyRun, tmp_path: Path) -> None:
-    """A folder may hold stamps of two phases: the older one is no other grid."""
-    quarter, full = (
-        random_bars(40, start=datetime(2024, 3, 4, 9, 15)),
-        random_bars(3, start=datetime(2024, 3, 6, 10)),
-    )
-    write_symbol(tmp_path / "bars", "EURUSD", quarter.vstack(full))
-    bars = as_json(random_bars(1, start=datetime(2024, 3, 6, 14, 15)))
-
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path / "state", bars=tmp_path / "bars")) as (
-            client,
-            _,
+    with served(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
+        before = service.live.online
+        for wrong, words, ahead in (
+            ([moved(first, datetime(2099, 1, 1))], "future", 0.0),
+            ([first, second], "future", 15.1),
+            ([moved(first, at + timedelta(minutes=30))], "between", 0.0),
+            ([first, moved(second, at + timedelta(minutes=59))], "between", 0.0),
         ):
-            refusal(await push(client, moved(bars[0], datetime(2024, 3, 6, 14, 45))), 422)
-            assert (await push(client, *bars)).status_code == 200
+            service.live.clock = lambda: at - timedelta(hours=ahead)  # noqa: B023
+            error = refusal(client.send("EURUSD", *wrong), 422)
+            assert words in error["problem"]
+            assert error["got"] == wrong[-1]["datetime"]
+            assert error["expected"]
+            assert error["fix"]
+            assert f"row {len(wrong)}" in error["where"]
+            assert service.live.online is before
+        # A clock of a zone that is ahead of UTC.
+        service.live.clock = lambda: at - timedelta(hours=14)
+        client.push("EURUSD", first, second)
 
-    asyncio.run(run())
+
+HALF_PAST = [(datetime(2024, 3, 4, 9, 30), 30)]
+TWO_PHASES = [(datetime(2024, 3, 4, 9, 15), 40), (datetime(2024, 3, 6, 10), 3)]
+NEW_YORK = [(datetime(2024, 3, 4, 2), 30)]
 
 
-@pytest.mark.parametrize(("later", "code"), [(48, 200), (47, 200), (49, 200), (46, 422)])
-def test_longer_bars_may_move_with_summer_time(
-    tiny: TinyRun, tmp_path: Path, later: int, code: int
+@pytest.mark.parametrize(
+    ("timeframe", "parts", "stamp", "is_taken"),
+    [
+        ("1h", HALF_PAST, datetime(2024, 3, 8, 9, 30), True),
+        ("1h", HALF_PAST, datetime(2024, 3, 8, 9), False),
+        ("1h", TWO_PHASES, datetime(2024, 3, 6, 14, 15), True),
+        ("1h", TWO_PHASES, datetime(2024, 3, 6, 14, 45), False),
+        *(("4h", NEW_YORK, datetime(2024, 3, 10, 22 + late), True) for late in (-1, 0, 1)),
+        ("4h", NEW_YORK, datetime(2024, 3, 10, 20), False),
+    ],
+)
+def test_bars_stay_on_the_grid_of_their_asset(
+    tiny: TinyRun,
+    tmp_path: Path,
+    timeframe: str,
+    parts: list[tuple[datetime, int]],
+    stamp: datetime,
+    is_taken: bool,
 ) -> None:
-    """Four-hour bars that follow New York's clock are an hour off after one of its changes."""
+    """US equity hours begin at half past; a folder may hold stamps of two phases; four-hour bars
+    that follow New York's clock are an hour off after one of its changes.
+    """
     trained, file = load_checkpoint(tiny.run / "best.safetensors"), tmp_path / "model.safetensors"
-    save_checkpoint(
-        file, trained.model, replace(trained.tokenizer, timeframe="4h"), trained.provenance
-    )
-    bars = as_json(random_bars(31, start=datetime(2024, 3, 4, 2), step=timedelta(hours=4)))
-    stamp = datetime.fromisoformat(bars[29]["datetime"]) + timedelta(hours=later)
-
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path / "state", run=file)) as (client, _):
-            assert (await push(client, *bars[:30])).status_code == 200
-            assert (await push(client, moved(bars[30], stamp))).status_code == code
-
-    asyncio.run(run())
+    tokenizer = replace(trained.tokenizer, timeframe=timeframe)
+    save_checkpoint(file, trained.model, tokenizer, trained.provenance)
+    step = timedelta(hours=int(timeframe[0]))
+    frames = [random_bars(count, start=start, step=step) for start, count in parts]
+    write_symbol(tmp_path / "bars", "EURUSD", pl.concat(frames))
+    live = live_assets(tiny, tmp_path / "state", run=file, folder=tmp_path / "bars")
+    bar = bar_row(**moved(tiny.later["EURUSD"][0], stamp))
+    with nullcontext() if is_taken else pytest.raises(DataError, match="between the stamps"):
+        live.push("EURUSD", [bar])
+    live.store.close()
 
 
 def test_a_folder_with_bars_of_the_future_is_refused(tiny: TinyRun, tmp_path: Path) -> None:
@@ -152,24 +122,19 @@ def test_a_folder_with_bars_of_the_future_is_refused(tiny: TinyRun, tmp_path: Pa
 
 
 def test_the_metrics_of_removed_bars_are_gone(tiny: TinyRun, tmp_path: Path) -> None:
-    async def run() -> None:
-        config = config_of(tiny, tmp_path, bars=tiny.bars, api_keys=("secret",))
-        async with in_process(config) as (client, _):
-            await push(client, *tiny.later["EURUSD"][:1])
-            assert (
-                'last_bar_seconds{asset="EURUSD"}'
-                in (await client.get("/metrics", headers=KEY)).text
-            )
-            path = "/v1/assets/EURUSD/bars?after=1999-01-01T00:00:00"
-            assert (await client.delete(path, headers=KEY)).status_code == 200
-            told = (await client.get("/metrics", headers=KEY)).text
-            assert 'vaiom_last_bar_seconds{asset="XAUUSD"}' in told
-            # What was counted since the start is not taken back.
-            assert [line.split("{")[0] for line in told.splitlines() if "EURUSD" in line] == [
-                "vaiom_bars_total"
-            ]
 
-    asyncio.run(run())
+    config = config_of(tiny, tmp_path, bars=tiny.bars, api_keys=("secret",))
+    with served(config) as (client, _):
+        client.push("EURUSD", *tiny.later["EURUSD"][:1])
+        assert 'last_bar_seconds{asset="EURUSD"}' in client.get("/metrics").text
+        path = "/v1/assets/EURUSD/bars?after=1999-01-01T00:00:00"
+        assert client.delete(path).status_code == 200
+        told = client.get("/metrics").text
+        assert 'vaiom_last_bar_seconds{asset="XAUUSD"}' in told
+        # What was counted since the start is not taken back.
+        assert [line.split("{")[0] for line in told.splitlines() if "EURUSD" in line] == [
+            "vaiom_bars_total"
+        ]
 
 
 @pytest.mark.parametrize("after", [-1, 6, 8])
@@ -220,34 +185,29 @@ def test_bars_are_removed_over_http(tiny: TinyRun, tmp_path: Path) -> None:
     number = len(tiny.history["EURUSD"])
     path = "/v1/assets/EURUSD/bars?after="
 
-    async def run() -> None:
-        config = config_of(tiny, tmp_path, bars=tiny.bars, api_keys=("secret",))
-        async with in_process(config) as (client, _):
-            assert (await push(client, *bars[:4])).status_code == 200
-            refusal(await client.delete(path + bars[1]["datetime"]), 401)
-            unknown = "/v1/assets/GBPUSD/bars?after=2024-01-01T00:00:00"
-            refusal(await client.delete(unknown, headers=KEY), 404)
-            refusal(await client.delete(path + "yesterday", headers=KEY), 422)
-            answer = await client.delete(path + bars[1]["datetime"], headers=KEY)
-            told = {"symbol": "EURUSD", "removed": 2, "num_bars": number + 2}
-            assert answer.json() == {**told, "as_of": bars[1]["datetime"]}
-            answer = await client.delete(path + "1970-01-01T00:00:00", headers=KEY)
-            told = {"symbol": "EURUSD", "removed": number + 2, "num_bars": 0, "as_of": None}
-            assert answer.json() == told
-
-    asyncio.run(run())
+    config = config_of(tiny, tmp_path, bars=tiny.bars, api_keys=("secret",))
+    with served(config) as (client, _):
+        client.push("EURUSD", *bars[:4])
+        refusal(client.delete(path + bars[1]["datetime"], headers={"X-API-Key": ""}), 401)
+        unknown = "/v1/assets/GBPUSD/bars?after=2024-01-01T00:00:00"
+        refusal(client.delete(unknown), 404)
+        refusal(client.delete(path + "yesterday"), 422)
+        answer = client.delete(path + bars[1]["datetime"])
+        told = {"symbol": "EURUSD", "removed": 2, "num_bars": number + 2}
+        assert answer.json() == {**told, "as_of": bars[1]["datetime"]}
+        answer = client.delete(path + "1970-01-01T00:00:00")
+        told = {"symbol": "EURUSD", "removed": number + 2, "num_bars": 0, "as_of": None}
+        assert answer.json() == told
 
 
 def test_without_keys_nobody_removes_bars(tiny: TinyRun, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
-            before = service.live.online
-            path = "/v1/assets/EURUSD/bars?after=2024-01-01T00:00:00"
-            error = refusal(await client.delete(path), 401)
-            assert "vaiom state" in error["fix"]
-            assert service.live.online is before
 
-    asyncio.run(run())
+    with served(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
+        before = service.live.online
+        path = "/v1/assets/EURUSD/bars?after=2024-01-01T00:00:00"
+        error = refusal(client.delete(path), 401)
+        assert "vaiom state" in error["fix"]
+        assert service.live.online is before
 
 
 def test_an_asset_that_was_forgotten_begins_again(tiny: TinyRun, tmp_path: Path) -> None:
@@ -320,30 +280,25 @@ def test_nothing_is_removed_without_a_record_of_it(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    async def run() -> None:
-        options = {"bars": tiny.bars, "ledger": tmp_path / "ledger.jsonl", "api_keys": ("secret",)}
-        async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, service):
-            assert (await push(client, *bars)).status_code == 200
-            with monkeypatch.context() as patch:
-                patch.setattr("vaiom.forecast.ledger.ForecastLedger._append", full)
-                url = f"/v1/assets/EURUSD/bars?after={bars[0]['datetime']}"
-                error = refusal(await client.delete(url, headers=KEY), 503)
-                assert error["problem"] == "the removal could not be put on record"
-                assert service.live.online.streams["EURUSD"].last.isoformat() == bars[1]["datetime"]
-                number = len(tiny.history["EURUSD"])
-                assert len(service.store.last_bars("EURUSD", 9_999)) == number + 2
-            answer = await client.delete(url, headers=KEY)
-            assert (answer.status_code, answer.json()["removed"]) == (200, 1)
-            removal = [
-                each
-                for _, each in read_ledger(tmp_path / "ledger.jsonl")
-                if isinstance(each, Removal)
-            ]
-            assert removal == [
-                Removal(symbol="EURUSD", after=datetime.fromisoformat(bars[0]["datetime"]))
-            ]
-
-    asyncio.run(run())
+    options = {"bars": tiny.bars, "ledger": tmp_path / "ledger.jsonl", "api_keys": ("secret",)}
+    with served(config_of(tiny, tmp_path / "state", **options)) as (client, service):
+        client.push("EURUSD", *bars)
+        with monkeypatch.context() as patch:
+            patch.setattr("vaiom.forecast.ledger.ForecastLedger._append", full)
+            url = f"/v1/assets/EURUSD/bars?after={bars[0]['datetime']}"
+            error = refusal(client.delete(url), 503)
+            assert error["problem"] == "the removal could not be put on record"
+            assert service.live.online.streams["EURUSD"].last.isoformat() == bars[1]["datetime"]
+            number = len(tiny.history["EURUSD"])
+            assert len(service.store.last_bars("EURUSD", 9_999)) == number + 2
+        answer = client.delete(url)
+        assert (answer.status_code, answer.json()["removed"]) == (200, 1)
+        removal = [
+            each for _, each in read_ledger(tmp_path / "ledger.jsonl") if isinstance(each, Removal)
+        ]
+        assert removal == [
+            Removal(symbol="EURUSD", after=datetime.fromisoformat(bars[0]["datetime"]))
+        ]
 
 
 def test_forecasts_of_the_past_are_not_kept_of_what_was_forgotten_meanwhile(

@@ -56,7 +56,7 @@ def address(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         # The figures stand still when the forecasts before them have been made again.
         for symbol in tiny.later:
             while (
-                len(client.get(f"{address}/v1/assets/{symbol}/history").json()["forecasts"])
+                len(client.read(f"{address}/v1/assets/{symbol}/history")["forecasts"])
                 < BACKFILL + 12
             ):
                 time.sleep(0.05)
@@ -100,25 +100,25 @@ def test_what_is_shown_is_what_the_service_says(browser: Any, address: str) -> N
     playwright.expect(page.locator("#symbol")).to_have_text("XAUUSD")
     assert page.evaluate("document.activeElement.dataset.symbol") == "XAUUSD"
 
-    forecast = client.get(f"{address}/v1/assets/XAUUSD/forecast").json()
+    forecast = client.read(f"{address}/v1/assets/XAUUSD/forecast")
     assert value(page, "prob-up") == forecast["prob_up"]
     assert value(page, "median") == forecast["quantiles"]["0.5"]
     assert value(page, "var-long") == forecast["value_at_risk"]["long"]["0.99"]
     assert value(page, "prob-zero") == forecast["prob_zero"]
     assert page.locator("#prob-up").inner_text() == f"{100 * forecast['prob_up']:.1f}%"
-    drift = client.get(f"{address}/v1/assets").json()["assets"][1]["drift"]
+    drift = client.read(f"{address}/v1/assets")["assets"][1]["drift"]
     assert value(page, "model-bits") == drift["model_bits"]
     assert value(page, "frequency-bits") == drift["frequency_bits"]
 
     for basis_points in ("3", "20"):
         page.locator("#beyond").fill(basis_points)
         shown = page.locator("#beyond").evaluate("each => each.valueAsNumber") / 1e4
-        said = client.get(f"{address}/v1/assets/XAUUSD/forecast", params={"beyond": shown}).json()[
+        said = client.read(f"{address}/v1/assets/XAUUSD/forecast", params={"beyond": shown})[
             "prob_beyond"
         ]
         assert value(page, "prob-beyond") == pytest.approx(said, abs=1e-12)
 
-    history = client.get(f"{address}/v1/assets/XAUUSD/history?last=512").json()
+    history = client.read(f"{address}/v1/assets/XAUUSD/history?last=512")
     stamps = {bar["datetime"] for bar in history["bars"]}
     drawn = sum({each["as_of"], each["target_time"]} <= stamps for each in history["forecasts"])
     assert page.locator("#candles rect.fan90").count() == drawn > 0
@@ -143,9 +143,7 @@ def test_what_is_shown_is_what_the_service_says(browser: Any, address: str) -> N
     assert not page.locator("#hashes").is_visible()
     assert not page.locator("#portfolio").is_visible()
     page.locator("summary").click()
-    assert (
-        client.get(f"{address}/v1/model").json()["sha256"] in page.locator("#hashes").inner_text()
-    )
+    assert client.read(f"{address}/v1/model")["sha256"] in page.locator("#hashes").inner_text()
     assert problems == []
 
 
@@ -170,7 +168,7 @@ def test_horizons_and_a_portfolio(browser: Any, tiny: TinyRun, tmp_path: Path) -
         assert falls == sorted(falls)
 
         page.select_option("#horizon", "24")
-        forecast = client.get(f"{address}/v1/assets/EURUSD/forecast?horizon=24").json()
+        forecast = client.read(f"{address}/v1/assets/EURUSD/forecast?horizon=24")
         assert value(page, "median") == forecast["quantiles"]["0.5"]
         assert "the next 24 1h bars" in page.locator("#sentence").inner_text()
 
@@ -237,7 +235,7 @@ def test_an_open_page_meets_the_model_and_the_assets_of_a_service_started_again(
         page.wait_for_selector("#prob-up")
         assert page.locator("#portfolio").is_visible()
         assert page.locator("#amounts tbody tr td:first-child").all_inner_texts() == ["EURUSD"]
-        model = client.get(f"{address}/v1/model").json()
+        model = client.read(f"{address}/v1/model")
         assert page.locator("#hashes dd").first.text_content() == model["sha256"]
         assert page.locator("#horizon option").count() == len(model["horizons"]) > 1
         assert page.locator("#horizon").input_value() == "1"

@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from serve_runs import SYMBOLS, TinyRun, bar_row, config_of, in_process, live_assets, reading_others
+from serve_runs import (
+    SYMBOLS,
+    TinyRun,
+    bar_row,
+    config_of,
+    in_process,
+    live_assets,
+    reading_others,
+    served,
+)
 
 from vaiom.auditing.proof import FAILED, PASSED
 from vaiom.auditing.service_ledger import prove_ledger
@@ -103,34 +112,28 @@ def test_a_ledger_that_cannot_be_written_costs_no_bar(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    async def run() -> None:
-        config = config_of(
-            tiny, tmp_path / "state", bars=tiny.bars, ledger=tmp_path / "ledger.jsonl", backfill=0
-        )
-        async with in_process(config) as (client, service):
-            first, second = tiny.later["EURUSD"][:2]
-            with monkeypatch.context() as patch:
-                patch.setattr(ForecastLedger, "_append", full)
-                answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [first]})
-                assert (answer.status_code, answer.json()["forecast"]) == (200, None)
-                [said] = [each.message for each in caplog.records]
-                assert said == (
-                    "the outcome of a forecast of EURUSD could not be recorded: No space left on "
-                    "device"
-                )
-                # No bar is taken that a forecast should have been on record for.
-                answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [second]})
-                error = answer.json()["error"]
-                assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
-                assert (error["problem"], error["got"]) == (
-                    *("the forecast could not be put on record", "No space left on device"),
-                )
-            assert (
-                await client.post("/v1/assets/EURUSD/bars", json={"bars": [second]})
-            ).status_code == 200
-            assert service.live.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"]) + 2
-
-    asyncio.run(run())
+    config = config_of(
+        tiny, tmp_path / "state", bars=tiny.bars, ledger=tmp_path / "ledger.jsonl", backfill=0
+    )
+    with served(config) as (client, service):
+        first, second = tiny.later["EURUSD"][:2]
+        with monkeypatch.context() as patch:
+            patch.setattr(ForecastLedger, "_append", full)
+            answer = client.send("EURUSD", first)
+            assert (answer.status_code, answer.json()["forecast"]) == (200, None)
+            [said] = [each.message for each in caplog.records]
+            assert said == (
+                "the outcome of a forecast of EURUSD could not be recorded: No space left on device"
+            )
+            # No bar is taken that a forecast should have been on record for.
+            answer = client.send("EURUSD", second)
+            error = answer.json()["error"]
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+            assert (error["problem"], error["got"]) == (
+                *("the forecast could not be put on record", "No space left on device"),
+            )
+        client.push("EURUSD", second)
+        assert service.live.online.streams["EURUSD"].num_bars == len(tiny.history["EURUSD"]) + 2
 
 
 def grown_by(tiny: TinyRun, folder: Path) -> Path:
@@ -172,19 +175,12 @@ def test_a_ledger_of_a_service_whose_bars_begin_after_train(tiny: TinyRun, tmp_p
     for symbol, frame in tiny.history.items():
         write_symbol(tmp_path / "bars", symbol, frame.tail(400))
 
-    async def run() -> None:
-        config = config_of(
-            tiny, tmp_path / "state", bars=tmp_path / "bars", ledger=file, backfill=0
-        )
-        async with in_process(config) as (client, _):
-            for symbol in SYMBOLS:
-                body = {"bars": tiny.later[symbol][:1]}
-                assert (
-                    await client.post(f"/v1/assets/{symbol}/bars", json=body)
-                ).status_code == 200
-
     file = tmp_path / "ledger.jsonl"
-    asyncio.run(run())
+    config = config_of(tiny, tmp_path / "state", bars=tmp_path / "bars", ledger=file, backfill=0)
+    with served(config) as (client, _):
+        for symbol in SYMBOLS:
+            body = {"bars": tiny.later[symbol][:1]}
+            assert client.post(f"/v1/assets/{symbol}/bars", json=body).status_code == 200
     proof = prove_ledger(file, tiny.run, grown_by(tiny, tmp_path / "bars"))
     assert (proof.verdict, proof.findings) == (PASSED, [])
     assert "4 of 4 forecasts made again" in proof.notes[0]
@@ -203,29 +199,24 @@ def test_wrong_bars_that_were_removed_are_no_evidence(
     """
     file = tmp_path / "ledger.jsonl"
 
-    async def run() -> None:
-        config = config_of(
-            tiny, tmp_path / "state", bars=tiny.bars, ledger=file, backfill=0, api_keys=("secret",)
-        )
-        async with in_process(config) as (client, _):
-            client.headers["X-API-Key"] = "secret"
-            for number in range(12):
-                for symbol in SYMBOLS:
-                    path = f"/v1/assets/{symbol}/bars"
-                    if number == 7:
-                        for bar in tiny.later[symbol][number : number + wrong]:
-                            prices = {
-                                name: 1.01 * bar[name] for name in ("open", "high", "low", "close")
-                            }
-                            assert (
-                                await client.post(path, json={"bars": [bar | prices]})
-                            ).status_code == 200
-                        before = tiny.later[symbol][number - 1]["datetime"]
-                        assert (await client.delete(f"{path}?after={before}")).status_code == 200
-                    bar = tiny.later[symbol][number]
-                    assert (await client.post(path, json={"bars": [bar]})).status_code == 200
-
-    asyncio.run(run())
+    config = config_of(
+        tiny, tmp_path / "state", bars=tiny.bars, ledger=file, backfill=0, api_keys=("secret",)
+    )
+    with served(config) as (client, _):
+        client.headers["X-API-Key"] = "secret"
+        for number in range(12):
+            for symbol in SYMBOLS:
+                path = f"/v1/assets/{symbol}/bars"
+                if number == 7:
+                    for bar in tiny.later[symbol][number : number + wrong]:
+                        prices = {
+                            name: 1.01 * bar[name] for name in ("open", "high", "low", "close")
+                        }
+                        assert client.post(path, json={"bars": [bar | prices]}).status_code == 200
+                    before = tiny.later[symbol][number - 1]["datetime"]
+                    assert client.delete(f"{path}?after={before}").status_code == 200
+                bar = tiny.later[symbol][number]
+                assert client.post(path, json={"bars": [bar]}).status_code == 200
     service, undisturbed = ForecastLedger(file, ""), ForecastLedger(ledger, "")
     assert (service.e_value == pytest.approx(undisturbed.e_value)) is (wrong == 1)
     proof = prove_ledger(file, tiny.run, grown)
@@ -249,36 +240,27 @@ def test_a_wrong_bar_was_seen_by_the_forecasts_of_other_assets(
     """Of a model that reads other assets: theirs are not judged either, and nobody is accused."""
     file, model = tmp_path / "ledger.jsonl", reading_others(tiny, tmp_path, {})
 
-    async def run() -> None:
-        options = {
-            "run": model,
-            "bars": tiny.bars,
-            "ledger": file,
-            "backfill": 0,
-            "api_keys": ("secret",),
-        }
-        async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, _):
-            client.headers["X-API-Key"] = "secret"
-            wrong = [dict(bar) for bar in tiny.later["EURUSD"]]
-            for bar in wrong[5:8]:
-                bar |= {name: 1.01 * bar[name] for name in ("open", "high", "low", "close")}
-            for number in range(12):
-                for symbol, bars in (("EURUSD", wrong), ("XAUUSD", tiny.later["XAUUSD"])):
-                    path = f"/v1/assets/{symbol}/bars"
-                    assert (
-                        await client.post(path, json={"bars": [bars[number]]})
-                    ).status_code == 200
-                if number == 7:
-                    before = wrong[4]["datetime"]
-                    assert (
-                        await client.delete(f"/v1/assets/EURUSD/bars?after={before}")
-                    ).status_code == 200
-                    body = {"bars": tiny.later["EURUSD"][5:8]}
-                    assert (
-                        await client.post("/v1/assets/EURUSD/bars", json=body)
-                    ).status_code == 200
-
-    asyncio.run(run())
+    options = {
+        "run": model,
+        "bars": tiny.bars,
+        "ledger": file,
+        "backfill": 0,
+        "api_keys": ("secret",),
+    }
+    with served(config_of(tiny, tmp_path / "state", **options)) as (client, _):
+        client.headers["X-API-Key"] = "secret"
+        wrong = [dict(bar) for bar in tiny.later["EURUSD"]]
+        for bar in wrong[5:8]:
+            bar |= {name: 1.01 * bar[name] for name in ("open", "high", "low", "close")}
+        for number in range(12):
+            for symbol, bars in (("EURUSD", wrong), ("XAUUSD", tiny.later["XAUUSD"])):
+                path = f"/v1/assets/{symbol}/bars"
+                assert client.post(path, json={"bars": [bars[number]]}).status_code == 200
+            if number == 7:
+                before = wrong[4]["datetime"]
+                assert client.delete(f"/v1/assets/EURUSD/bars?after={before}").status_code == 200
+                body = {"bars": tiny.later["EURUSD"][5:8]}
+                assert client.post("/v1/assets/EURUSD/bars", json=body).status_code == 200
     proof = prove_ledger(file, model, grown)
     assert (proof.verdict, proof.findings) == (PASSED, [])
     assert any("followed bars that the service removed" in note for note in proof.notes)

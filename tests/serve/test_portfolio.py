@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serve_runs import SYMBOLS, TinyRun, config_of, in_process, live_assets, reading_others
+from serve_runs import SYMBOLS, TinyRun, config_of, in_process, live_assets, reading_others, served
 
 from vaiom.codec import to_json
 from vaiom.distribution.dependence import Dependence
@@ -43,44 +43,39 @@ def joined(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
 def test_a_portfolio_of_live_assets(joined: TinyRun, tiny: TinyRun, tmp_path: Path) -> None:
     positions = {"EURUSD": 1e6, "XAUUSD": -2e5}
 
-    async def ask() -> None:
-        async with in_process(config_of(joined, tmp_path / "state", bars=joined.bars)) as (
-            client,
-            _,
+    with served(config_of(joined, tmp_path / "state", bars=joined.bars)) as (
+        client,
+        _,
+    ):
+        first = client.post("/v1/portfolio", json={"positions": positions})
+        assert first.status_code == 200, first.text
+        found = first.json()
+        drawn = client.post("/v1/portfolio", json={"positions": positions, "seed": 0})
+        assert drawn.json() == found
+        parts = found["contributions"].values()
+        assert sum(each["expected_shortfall"] for each in parts) == pytest.approx(
+            found["expected_shortfall"]
+        )
+        for symbol in SYMBOLS:
+            client.send(symbol, *joined.later[symbol][:1])
+        after = client.post("/v1/portfolio", json={"positions": positions}).json()
+        assert after["as_of"] > found["as_of"]
+        what_if = client.post(
+            "/v1/portfolio", json={"positions": positions, "given": {"XAUUSD": -0.02}}
+        )
+        assert list(what_if.json()["contributions"]) == ["EURUSD"]
+        for body, status in (
+            ({"positions": {"GBPUSD": 1.0}}, 404),
+            ({"positions": {}}, 422),
+            ({"positions": positions, "horizon": 9}, 422),
+            ({"positions": positions, "level": 2}, 422),
+            ({"positions": {"EURUSD": 1.0}, "given": {"EURUSD": 0.0}}, 422),
         ):
-            first = await client.post("/v1/portfolio", json={"positions": positions})
-            assert first.status_code == 200, first.text
-            found = first.json()
-            drawn = await client.post("/v1/portfolio", json={"positions": positions, "seed": 0})
-            assert drawn.json() == found
-            parts = found["contributions"].values()
-            assert sum(each["expected_shortfall"] for each in parts) == pytest.approx(
-                found["expected_shortfall"]
-            )
-            for symbol in SYMBOLS:
-                await client.post(
-                    f"/v1/assets/{symbol}/bars", json={"bars": joined.later[symbol][:1]}
-                )
-            after = (await client.post("/v1/portfolio", json={"positions": positions})).json()
-            assert after["as_of"] > found["as_of"]
-            what_if = await client.post(
-                "/v1/portfolio", json={"positions": positions, "given": {"XAUUSD": -0.02}}
-            )
-            assert list(what_if.json()["contributions"]) == ["EURUSD"]
-            for body, status in (
-                ({"positions": {"GBPUSD": 1.0}}, 404),
-                ({"positions": {}}, 422),
-                ({"positions": positions, "horizon": 9}, 422),
-                ({"positions": positions, "level": 2}, 422),
-                ({"positions": {"EURUSD": 1.0}, "given": {"EURUSD": 0.0}}, 422),
-            ):
-                assert (await client.post("/v1/portfolio", json=body)).status_code == status, body
-        async with in_process(config_of(tiny, tmp_path / "other", bars=tiny.bars)) as (client, _):
-            refused = await client.post("/v1/portfolio", json={"positions": positions})
-            assert refused.status_code == 422
-            assert "vaiom dependence" in refused.json()["error"]["fix"]
-
-    asyncio.run(ask())
+            assert client.post("/v1/portfolio", json=body).status_code == status, body
+    with served(config_of(tiny, tmp_path / "other", bars=tiny.bars)) as (client, _):
+        refused = client.post("/v1/portfolio", json={"positions": positions})
+        assert refused.status_code == 422
+        assert "vaiom dependence" in refused.json()["error"]["fix"]
 
 
 def test_a_portfolios_risk_is_the_same_after_a_restart(joined: TinyRun, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ others.
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from serve_runs import CONTEXT, TinyRun, as_json, config_of, in_process
+from serve_runs import CONTEXT, TinyRun, as_json, config_of, served
 
 from training.tiny_runs import TINY
 from vaiom.errors import DataError
@@ -185,25 +184,18 @@ def test_no_answer_depends_on_what_was_posted_before(tiny: TinyRun, tmp_path: Pa
 def test_the_service_answers_live_and_posted_alike(tiny: TinyRun, tmp_path: Path) -> None:
     run = windowed(tiny, tmp_path)
 
-    async def serve() -> None:
-        config = config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars)
-        async with in_process(config) as (client, service):
-            history = as_json(tiny.history["EURUSD"])
-            for bar in tiny.later["EURUSD"][:6]:
-                history.append(bar)
-                pushed = (await client.post("/v1/assets/EURUSD/bars", json={"bars": [bar]})).json()
-                asked = (
-                    await client.post("/v1/forecast", json={"symbol": "EURUSD", "bars": history})
-                ).json()
-                assert pushed["scored"]["as_of"] == history[-2]["datetime"]
-                np.testing.assert_allclose(
-                    pushed["forecast"]["probs"], asked["probs"], atol=TOLERANCE
-                )
-                current = (await client.get("/v1/assets/EURUSD/forecast")).json()
-                assert current["probs"] == pushed["forecast"]["probs"]
-            assert len(service.live.settled["EURUSD"]) >= 6
-
-    asyncio.run(serve())
+    config = config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars)
+    with served(config) as (client, service):
+        history = as_json(tiny.history["EURUSD"])
+        for bar in tiny.later["EURUSD"][:6]:
+            history.append(bar)
+            pushed = client.send("EURUSD", bar).json()
+            asked = (client.post("/v1/forecast", json={"symbol": "EURUSD", "bars": history})).json()
+            assert pushed["scored"]["as_of"] == history[-2]["datetime"]
+            np.testing.assert_allclose(pushed["forecast"]["probs"], asked["probs"], atol=TOLERANCE)
+            current = client.read("/v1/assets/EURUSD/forecast")
+            assert current["probs"] == pushed["forecast"]["probs"]
+        assert len(service.live.settled["EURUSD"]) >= 6
 
 
 def test_past_bars_are_forecast_in_one_pass_of_their_asset(
@@ -223,17 +215,12 @@ def test_past_bars_are_forecast_in_one_pass_of_their_asset(
     monkeypatch.setattr(TorchBackend, "probs_of_prefixes", count)
     monkeypatch.setattr(TorchBackend, "probs", None)  # a window for each is not asked for
 
-    async def serve() -> dict[str, Any]:
-        async with in_process(
-            config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars, backfill=number)
-        ) as (
-            _,
-            service,
-        ):
-            await service._warming_up
-            return {symbol: service.live.settled[symbol] for symbol in tiny.history}
-
-    settled = asyncio.run(serve())
+    with served(config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars, backfill=number)) as (
+        _,
+        service,
+    ):
+        service._warming_up
+        settled = {symbol: service.live.settled[symbol] for symbol in tiny.history}
     assert passes == [CONTEXT + number] * len(tiny.history)
     monkeypatch.undo()
     forecaster = Forecaster.load(run)

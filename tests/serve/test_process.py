@@ -132,10 +132,10 @@ def test_a_kill_under_load_loses_no_acknowledged_bar(
         signal.signal(signal.SIGTERM, before)
         last = {symbol: bars[-1]["datetime"] for symbol, bars in tiny.later.items()}
         while {
-            each["symbol"]: each["as_of"] for each in client.get("/v1/assets").json()["assets"]
+            each["symbol"]: each["as_of"] for each in client.read("/v1/assets")["assets"]
         } != last:
             time.sleep(0.05)
-        while client.get("/readyz").json()["feeds"][followed]["lag_seconds"] is None:
+        while client.read("/readyz")["feeds"][followed]["lag_seconds"] is None:
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         assert process.wait() in (0, -signal.SIGTERM)

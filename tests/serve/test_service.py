@@ -9,14 +9,12 @@ import json
 import math
 import re
 import threading
-import time
 from concurrent.futures import wait
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import polars as pl
 import pytest
@@ -32,6 +30,7 @@ from serve_runs import (
     in_process,
     live_assets,
     reading_others,
+    served,
 )
 
 from forecast.streams import assert_same_streams
@@ -47,52 +46,28 @@ from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.serve.follow import BarRow
 from vaiom.serve.monitor import WINDOW
 from vaiom.serve.refusals import RefusalError
-from vaiom.serve.schemas import PushAnswer, PushRequest
+from vaiom.serve.schemas import PushRequest
 
 
 def near(one: list[float], other: list[float]) -> bool:
     return bool(np.abs(np.array(one) - np.array(other)).max() <= TOLERANCE)
 
 
-async def push(client: httpx.AsyncClient, symbol: str, *bars: dict[str, Any]) -> httpx.Response:
-    return await client.post(f"/v1/assets/{symbol}/bars", json={"bars": list(bars)})
-
-
 def test_posted_bars_are_forecast_as_the_library_does(tiny: TinyRun, tmp_path: Path) -> None:
     frame = tiny.history["EURUSD"].tail(100)
     ours = Forecaster.load(tiny.run).predict(frame, "EURUSD")
-
-    async def ask() -> dict[str, Any]:
-        async with in_process(config_of(tiny, tmp_path)) as (client, _):
-            body = {"symbol": "EURUSD", "bars": as_json(frame), "beyond": 0.001}
-            answer = await client.post("/v1/forecast", json=body)
-            assert answer.status_code == 200
-            assert (answer.json()["stale"], answer.json()["law"]) == (True, None)
-            for now, stale in (
-                (ours.target_time.isoformat(), False),
-                ("2099-01-01T00:00:00", True),
-            ):
-                assert (await client.post("/v1/forecast", json={**body, "now": now})).json()[
-                    "stale"
-                ] is stale
-            # Bodies are read in two ways, by their type and the query; what a page may send unasked
-            # is read in neither.
-            sent = json.dumps(body)
-            for path, kind in (
-                ("?horizon=1", "application/json"),
-                ("", "application/json; charset=utf-8"),
-            ):
-                again = await client.post(
-                    f"/v1/forecast{path}", content=sent, headers={"content-type": kind}
-                )
-                assert again.json() == answer.json()
-            foreign = await client.post(
-                "/v1/forecast", content=sent, headers={"content-type": "text/plain"}
-            )
-            assert foreign.status_code == 422
-            return answer.json()
-
-    answer = asyncio.run(ask())
+    body = {"symbol": "EURUSD", "bars": as_json(frame), "beyond": 0.001}
+    with served(config_of(tiny, tmp_path)) as (client, _):
+        answer = client.post("/v1/forecast", json=body).json()
+        fresh, late = (
+            client.post("/v1/forecast", json={**body, "now": now}).json()
+            for now in (ours.target_time.isoformat(), "2099-01-01T00:00:00")
+        )
+        # Bodies are read in two ways, by their type and the query.
+        kind = {"content-type": "application/json; charset=utf-8"}
+        again = client.post("/v1/forecast", content=json.dumps(body), headers=kind)
+        assert again.json() == client.post("/v1/forecast?horizon=1", json=body).json() == answer
+    assert [each["stale"] for each in (answer, fresh, late)] == [True, False, True]
     assert near(answer["probs"], ours.probs.tolist())
     assert answer["sigma"] == ours.sigma
     assert answer["prob_beyond"] == pytest.approx(ours.prob_beyond(0.001), abs=1e-6)
@@ -102,16 +77,13 @@ def test_posted_bars_are_forecast_as_the_library_does(tiny: TinyRun, tmp_path: P
 def test_the_whole_distribution_is_told_on_request(tiny: TinyRun, tmp_path: Path) -> None:
     ours = Forecaster.load(tiny.run).predict(tiny.history["EURUSD"], "EURUSD")
 
-    async def ask() -> list[Any]:
-        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars, backfill=0)) as (client, _):
-            route, moments = (
-                "/v1/assets/EURUSD/forecast",
-                (ours.target_time.isoformat(), "2099-01-01T00:00:00"),
-            )
-            asked = ("", "?law=true", *(f"?now={moment}" for moment in moments))
-            return [(await client.get(route + words)).json() for words in asked]
-
-    short, whole, fresh, late = asyncio.run(ask())
+    with served(config_of(tiny, tmp_path, bars=tiny.bars, backfill=0)) as (client, _):
+        route, moments = (
+            "/v1/assets/EURUSD/forecast",
+            (ours.target_time.isoformat(), "2099-01-01T00:00:00"),
+        )
+        asked = ("", "?law=true", *(f"?now={moment}" for moment in moments))
+        short, whole, fresh, late = [client.read(route + words) for words in asked]
     assert [fresh["stale"], late["stale"]] == [False, True]
     assert f"stale since {ours.stale_since}" in late["notes"][0]
     assert short["law"] is None
@@ -199,56 +171,44 @@ def test_concurrent_requests_get_their_own_answers_up_to_those_that_may_wait(
 def test_the_live_assets_and_the_model_do_one_thing_at_a_time(
     tiny: TinyRun, tmp_path: Path
 ) -> None:
-    async def ask() -> None:
-        async with in_process(config_of(tiny, tmp_path)) as (_, service):
-            for executor in (service._state, service._model):
-                go_on = threading.Event()
-                executor.submit(go_on.wait)
-                second = executor.submit(int)
-                too_soon = wait([second], 0.05).done
-                go_on.set()
-                assert (too_soon, second.result()) == (set(), 0)
 
-    asyncio.run(ask())
+    with served(config_of(tiny, tmp_path)) as (_, service):
+        for executor in (service._state, service._model):
+            go_on = threading.Event()
+            executor.submit(go_on.wait)
+            second = executor.submit(int)
+            too_soon = wait([second], 0.05).done
+            go_on.set()
+            assert (too_soon, second.result()) == (set(), 0)
 
 
 def test_bars_of_a_client_that_went_away_before_their_turn_are_not_taken(
     tiny: TinyRun, tmp_path: Path
 ) -> None:
+    first, gone = (
+        PushRequest.model_validate({"bars": [tiny.later["EURUSD"][at]]}) for at in (0, 1)
+    )
+
     async def ask() -> None:
-        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars, backfill=0)) as (
-            client,
-            service,
-        ):
+        config = config_of(tiny, tmp_path, bars=tiny.bars, backfill=0)
+        async with in_process(config) as (_, service):
+            # A reader holds the live assets until both pushes wait.
             go_on = threading.Event()
-            service._state.submit(go_on.wait)
-            began = time.perf_counter()
-            first = asyncio.create_task(push(client, "XAUUSD", tiny.later["XAUUSD"][0]))
-            while not service._taking:
-                await asyncio.sleep(0)
-            body = PushRequest.model_validate({"bars": [tiny.later["EURUSD"][1]]})
-            gone = asyncio.create_task(service.push("EURUSD", body))
-            await asyncio.sleep(0)
-            gone.cancel()
-            await asyncio.sleep(0)
-            second = asyncio.create_task(push(client, "EURUSD", tiny.later["EURUSD"][0]))
-            while len(service._pushes) < 2:
-                await asyncio.sleep(0)
+            reading = asyncio.create_task(service._in_state_thread(go_on.wait))
+            pushes = []
+            for symbol, body in (("XAUUSD", first), ("EURUSD", gone), ("EURUSD", first)):
+                pushes.append(asyncio.create_task(service.push(symbol, body)))
+                await asyncio.sleep(0.01)
+                if body is gone:
+                    pushes.pop().cancel()
             go_on.set()
-            for answer in await asyncio.gather(first, second):
-                assert answer.status_code == 200
-                assert answer.json()["num_bars"] == len(tiny.history[answer.json()["symbol"]]) + 1
-                timing = answer.headers["server-timing"]
-                parts = re.fullmatch(
-                    r"bar;dur=([\d.]+), model;dur=([\d.]+), disk;dur=([\d.]+)", timing
+            for answer in await asyncio.gather(*pushes):
+                assert answer.num_bars == len(tiny.history[answer.symbol]) + 1
+                assert re.fullmatch(
+                    r"bar;dur=[\d.]+, model;dur=[\d.]+, disk;dur=[\d.]+", answer.timing
                 )
-                assert parts
-                assert 0 < sum(map(float, parts.groups())) < 1e3 * (time.perf_counter() - began)
-                assert int(answer.headers["content-length"]) == len(answer.content)
-            assert (
-                service.live.online.streams["EURUSD"].last.isoformat()
-                == tiny.later["EURUSD"][0]["datetime"]
-            )
+            await reading
+            assert service.live.online.streams["EURUSD"].last == first.bars[0].datetime
 
     asyncio.run(ask())
 
@@ -263,45 +223,33 @@ def test_bars_of_several_assets_are_taken_together(
     has alone.
     """
     run = reading_others(tiny, tmp_path, changes)
-    bars = [
-        (symbol, bar_row(**tiny.later[symbol][number])) for number in range(3) for symbol in SYMBOLS
-    ]
 
-    async def ask(together: int) -> list[Any]:
-        config = config_of(tiny, tmp_path / str(together), run=run, bars=tiny.bars, backfill=0)
-        async with in_process(config) as (_, service):
-            live, store = service.live, service.store
-            answers = [
-                answer
-                for at in range(0, len(bars), together)
-                for answer in live.push_all(
-                    [(symbol, [bar]) for symbol, bar in bars[at : at + together]]
-                )
-            ]
-            before = live.online.streams["XAUUSD"].num_bars
-            [late, next_one] = live.push_all(
-                [("XAUUSD", [bars[1][1]]), ("EURUSD", [bar_row(**tiny.later["EURUSD"][3])])]
-            )
-            assert isinstance(late, RefusalError)
-            assert late.status == 409
-            assert isinstance(next_one, PushAnswer)
-            assert live.online.streams["XAUUSD"].num_bars == before
-            after = live.online
-            last = [(symbol, [bar_row(**tiny.later[symbol][9])]) for symbol in SYMBOLS]
-            with failing_disk(store):
-                refused = live.push_all(last)
-            assert [getattr(each, "status", None) for each in refused] == [503, 503]
-            assert live.online is after
-            return answers
+    def pushes(number: int) -> list[tuple[str, list[BarRow]]]:
+        return [(symbol, [bar_row(**tiny.later[symbol][number])]) for symbol in SYMBOLS]
 
-    alone, both = asyncio.run(ask(1)), asyncio.run(ask(2))
-    for one, other in zip(alone[-2:], both[-2:], strict=True):
-        assert one.scored.as_of == other.scored.as_of
-        assert one.scored.pit == pytest.approx(other.scored.pit, abs=1e-6)
+    one, other = (
+        live_assets(tiny, tmp_path / name, run=run, folder=tiny.bars) for name in ("one", "other")
+    )
+    for number in range(3):
+        both = [one.push_all([each])[0] for each in pushes(number)]
+        together = other.push_all(pushes(number))
+    for ours, theirs in zip(both, together, strict=True):
+        assert ours.scored.as_of == theirs.scored.as_of
+        assert ours.scored.pit == pytest.approx(theirs.scored.pit, abs=1e-6)
     # The second of a stamp has read the first either way.
-    assert near(alone[-1].forecast.probs, both[-1].forecast.probs)
-    assert both[-2].forecast.missing_assets == []
-    assert alone[-2].forecast.missing_assets == ["XAUUSD"]
+    assert near(both[-1].forecast.probs, together[-1].forecast.probs)
+    assert together[0].forecast.missing_assets == []
+    assert both[0].forecast.missing_assets == ["XAUUSD"]
+    late, taken = other.push_all([pushes(2)[0], pushes(3)[1]])
+    assert isinstance(late, RefusalError)
+    assert (late.status, taken.symbol) == (409, "XAUUSD")
+    before = other.online
+    with failing_disk(other.store):
+        refused = other.push_all(pushes(9))
+    assert [each.status for each in refused] == [503, 503]
+    assert other.online is before
+    for each in (one, other):
+        each.store.close()
 
 
 def test_every_asset_has_its_chance_of_a_rise_after_bars_of_others(
@@ -310,21 +258,15 @@ def test_every_asset_has_its_chance_of_a_rise_after_bars_of_others(
     """Where assets read each other, a bar of one changes the forecasts of all."""
     run = reading_others(tiny, tmp_path, {"positions": "rotary", "attention_window": 8})
 
-    async def ask() -> None:
-        async with in_process(config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars)) as (
-            client,
-            _,
-        ):
-            for symbol in SYMBOLS:
-                await push(client, symbol, tiny.later[symbol][0])
-            shown = {
-                each["symbol"]: each["prob_up"]
-                for each in (await client.get("/v1/assets")).json()["assets"]
-            }
-            forecasts = (await client.get("/v1/forecast")).json()["forecasts"]
-            assert shown == {each["symbol"]: each["prob_up"] for each in forecasts}
-
-    asyncio.run(ask())
+    with served(config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars)) as (
+        client,
+        _,
+    ):
+        for symbol in SYMBOLS:
+            client.push(symbol, tiny.later[symbol][0])
+        shown = {each["symbol"]: each["prob_up"] for each in client.read("/v1/assets")["assets"]}
+        forecasts = client.read("/v1/forecast")["forecasts"]
+        assert shown == {each["symbol"]: each["prob_up"] for each in forecasts}
 
 
 def test_live_bars_are_scored_and_forecast(tiny: TinyRun, tmp_path: Path) -> None:
@@ -333,12 +275,9 @@ def test_live_bars_are_scored_and_forecast(tiny: TinyRun, tmp_path: Path) -> Non
     """
     bars = tiny.later["EURUSD"][:30]
 
-    async def live() -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, _):
-            answers = [(await push(client, "EURUSD", bar)).json() for bar in bars]
-            return answers, (await client.get("/v1/assets/EURUSD/history")).json()
-
-    answers, history = asyncio.run(live())
+    with served(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, _):
+        answers = [client.push("EURUSD", bar) for bar in bars]
+        answers, history = answers, client.read("/v1/assets/EURUSD/history")
     forecaster = Forecaster.load(tiny.run)
     shown = open_corpus(tiny.run.parent / "corpus")
     frequency = Frequency().fit(shown, shown.endpoints("train", CONTEXT)).probs_
@@ -382,16 +321,15 @@ def test_a_restart_goes_on_to_the_bit(tiny: TinyRun, tmp_path: Path) -> None:
     """Stopped and started again after every few bars, against one that never stops."""
     bars = tiny.later["XAUUSD"][:17]
 
-    async def serve(state: Path, part: list[dict[str, Any]]) -> tuple[OnlineForecaster, Any]:
-        async with in_process(config_of(tiny, state, bars=tiny.bars)) as (client, service):
+    def serve(state: str, part: list[dict[str, Any]]) -> tuple[OnlineForecaster, Any]:
+        with served(config_of(tiny, tmp_path / state, bars=tiny.bars)) as (client, service):
             for bar in part:
-                assert (await push(client, "XAUUSD", bar)).status_code == 200
-            history = (await client.get("/v1/assets/XAUUSD/history")).json()
-            return service.live.online, history
+                client.push("XAUUSD", bar)
+            return service.live.online, client.read("/v1/assets/XAUUSD/history")
 
-    whole, shown = asyncio.run(serve(tmp_path / "whole", bars))
+    whole, shown = serve("whole", bars)
     for start in range(0, len(bars), 4):
-        pieces, again = asyncio.run(serve(tmp_path / "pieces", bars[start : start + 4]))
+        pieces, again = serve("pieces", bars[start : start + 4])
     assert_same_streams(pieces, whole)
     assert again["bars"] == shown["bars"]
     approximate = ("model_bits", "pit", "quantiles")
@@ -458,32 +396,30 @@ def test_a_state_serves_any_model_of_its_timeframe(tiny: TinyRun, tmp_path: Path
 
 
 def test_the_folder_brings_the_bars_that_a_state_lacks(tiny: TinyRun, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path / "state", bars=tiny.bars)) as (
-            client,
-            service,
-        ):
-            counts = service.live.frequency.counts
-            assert counts.sum() > len(tiny.history["EURUSD"])
-        grown = tmp_path / "bars"
-        frame = tiny.history["EURUSD"]
-        more = frame.tail(3).with_columns(
-            Datetime=frame.tail(3)["Datetime"] + (frame["Datetime"][-1] - frame["Datetime"][-4])
-        )
-        write_symbol(grown, "EURUSD", frame.vstack(more))
-        async with in_process(config_of(tiny, tmp_path / "state", bars=grown)) as (client, service):
-            np.testing.assert_array_equal(service.live.frequency.counts, counts)
-            answer = (await client.get("/v1/assets")).json()
-            assets, about = (
-                answer["assets"],
-                (answer["timeframe"], answer["frequency"], answer["window"]),
-            )
-            assert about == ("1h", "Train shares", 500)
-            assert assets[0]["num_bars"] == len(frame) + 3
-            assert assets[0]["as_of"] == more["Datetime"][-1].isoformat()
-            assert assets[1]["num_bars"] == len(tiny.history["XAUUSD"])
 
-    asyncio.run(run())
+    with served(config_of(tiny, tmp_path / "state", bars=tiny.bars)) as (
+        client,
+        service,
+    ):
+        counts = service.live.frequency.counts
+        assert counts.sum() > len(tiny.history["EURUSD"])
+    grown = tmp_path / "bars"
+    frame = tiny.history["EURUSD"]
+    more = frame.tail(3).with_columns(
+        Datetime=frame.tail(3)["Datetime"] + (frame["Datetime"][-1] - frame["Datetime"][-4])
+    )
+    write_symbol(grown, "EURUSD", frame.vstack(more))
+    with served(config_of(tiny, tmp_path / "state", bars=grown)) as (client, service):
+        np.testing.assert_array_equal(service.live.frequency.counts, counts)
+        answer = client.read("/v1/assets")
+        assets, about = (
+            answer["assets"],
+            (answer["timeframe"], answer["frequency"], answer["window"]),
+        )
+        assert about == ("1h", "Train shares", 500)
+        assert assets[0]["num_bars"] == len(frame) + 3
+        assert assets[0]["as_of"] == more["Datetime"][-1].isoformat()
+        assert assets[1]["num_bars"] == len(tiny.history["XAUUSD"])
 
 
 def test_a_folder_with_other_prices_is_said_to_be(
@@ -508,24 +444,21 @@ def test_drift_raises_an_alert(tiny: TinyRun, tmp_path: Path) -> None:
     says something.
     """
 
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars, alert_bits=-9.0)) as (
-            client,
-            _,
-        ):
-            alerts = []
-            for bar in tiny.later["EURUSD"][:60]:
-                await push(client, "EURUSD", bar)
-                drift = (await client.get("/v1/assets")).json()["assets"][0]["drift"]
-                alerts.append((drift["scored"] >= 50, drift["alert"]))
-            assert all(enough == alert for enough, alert in alerts)
-            assert alerts[-1] == (True, True)
-            page = (await client.get("/metrics")).text
-            assert 'vaiom_drift_alert{asset="EURUSD"} 1' in page
-            assert 'vaiom_bars_total{asset="EURUSD"} 60' in page
-            assert 'route="/v1/assets/{symbol}/bars",status="200"} 60' in page
-
-    asyncio.run(run())
+    with served(config_of(tiny, tmp_path, bars=tiny.bars, alert_bits=-9.0)) as (
+        client,
+        _,
+    ):
+        alerts = []
+        for bar in tiny.later["EURUSD"][:60]:
+            client.push("EURUSD", bar)
+            drift = client.read("/v1/assets")["assets"][0]["drift"]
+            alerts.append((drift["scored"] >= 50, drift["alert"]))
+        assert all(enough == alert for enough, alert in alerts)
+        assert alerts[-1] == (True, True)
+        page = client.get("/metrics").text
+        assert 'vaiom_drift_alert{asset="EURUSD"} 1' in page
+        assert 'vaiom_bars_total{asset="EURUSD"} 60' in page
+        assert 'route="/v1/assets/{symbol}/bars",status="200"} 60' in page
 
 
 @pytest.mark.parametrize("wrong", ["missing", "unchanged"])
@@ -538,11 +471,8 @@ def test_a_forecast_after_a_masked_bar_is_not_scored(
     first, masked, last = tiny.later["EURUSD"][:3]
     masked = {**masked, "close": None if wrong == "missing" else first["close"]}
 
-    async def run() -> list[Any]:
-        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, _):
-            return [(await push(client, "EURUSD", bar)).json() for bar in (first, masked, last)]
-
-    _, blind, after = asyncio.run(run())
+    with served(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, _):
+        _, blind, after = [client.push("EURUSD", bar) for bar in (first, masked, last)]
     assert blind["forecast"]["stale"]
     assert (after["scored"]["log_return"] is None) == (wrong == "missing")
     for answer in (blind, after):
@@ -551,75 +481,33 @@ def test_a_forecast_after_a_masked_bar_is_not_scored(
 
 
 def test_the_metrics_are_what_prometheus_reads(tiny: TinyRun, tmp_path: Path) -> None:
-    began = time.perf_counter()
-
-    async def run() -> str:
-        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars, backfill=1)) as (client, _):
-            await push(client, "EURUSD", tiny.later["EURUSD"][0])
-            answer = await client.get("/metrics")
-            assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-            return answer.text
-
-    families = {each.name: each for each in text_string_to_metric_families(asyncio.run(run()))}
-    assert {
-        f"vaiom_{name}"
-        for name in (
-            "requests",
-            "request_seconds",
-            "batch_windows",
-            "bars",
-            "waiting_forecasts",
-            "ready",
-            "model_info",
-            "last_bar_seconds",
-            "scored_bars",
-            "model_bits",
-            "frequency_bits",
-            "drift_alert",
-            "ledger_e_value",
-            "feed_lag_seconds",
-            "feed_failures",
-            "feed_corrections",
-            "feed_clock_drift_seconds",
-        )
-    } == set(families)
-    assert families["vaiom_ready"].samples[0].value == 1
-    values = {
-        name: {sample.labels["asset"]: sample.value for sample in families[f"vaiom_{name}"].samples}
-        for name in ("scored_bars", "last_bar_seconds")
+    with served(config_of(tiny, tmp_path, bars=tiny.bars, backfill=1)) as (client, service):
+        client.push("EURUSD", tiny.later["EURUSD"][0])
+        answer = client.get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    samples = {
+        (each.name, *each.labels.values()): each.value
+        for family in text_string_to_metric_families(answer.text)
+        for each in family.samples
     }
-    assert values["scored_bars"] == {"EURUSD": 2, "XAUUSD": 1}
-    last = tiny.later["EURUSD"][0]["datetime"], tiny.history["XAUUSD"]["Datetime"][-1].isoformat()
-    stamps = (datetime.fromisoformat(each).replace(tzinfo=UTC).timestamp() for each in last)
-    assert values["last_bar_seconds"] == dict(zip(SYMBOLS, stamps, strict=True))
-    card = Forecaster.load(tiny.run).card
-    [model] = families["vaiom_model_info"].samples
-    assert (model.labels, model.value) == (
-        {"sha256": card.sha256, "experiment": card.provenance.experiment},
-        1,
-    )
-    [batches] = [
-        each.value
-        for each in families["vaiom_batch_windows"].samples
-        if each.name.endswith("_count")
-    ]
-    assert batches == 1
-    taken = {
-        each.labels["route"]: each
-        for each in families["vaiom_request_seconds"].samples
-        if each.name[-4:] == "_sum"
+    last = {
+        "EURUSD": datetime.fromisoformat(tiny.later["EURUSD"][0]["datetime"]),
+        "XAUUSD": tiny.history["XAUUSD"]["Datetime"][-1],
     }
-    assert {"/v1/assets/{symbol}/bars", "/readyz"} == taken.keys()
-    assert 0 < sum(each.value for each in taken.values()) < time.perf_counter() - began
+    for symbol, scored in (("EURUSD", 2), ("XAUUSD", 1)):
+        assert samples["vaiom_scored_bars", symbol] == scored
+        stamp = last[symbol].replace(tzinfo=UTC).timestamp()
+        assert samples["vaiom_last_bar_seconds", symbol] == stamp
+    card = service.model_card
+    assert samples["vaiom_model_info", card.experiment, card.sha256] == 1
+    assert samples["vaiom_ready",] == samples["vaiom_batch_windows_count",] == 1
+    assert samples["vaiom_request_seconds_sum", "/v1/assets/{symbol}/bars"] > 0
 
 
 def test_the_card_says_where_the_model_comes_from(tiny: TinyRun, tmp_path: Path) -> None:
-    async def run() -> dict[str, Any]:
-        async with in_process(config_of(tiny, tmp_path)) as (client, _):
-            return (await client.get("/v1/model")).json()
-
-    card, model = asyncio.run(run()), Forecaster.load(tiny.run)
-    assert card["sha256"] == model.card.sha256
+    with served(config_of(tiny, tmp_path)) as (client, service):
+        card = client.read("/v1/model")
+    assert card["sha256"] == service.forecaster.card.sha256
     assert card["train_end"] == "2023-12-10T00:00:00"
     assert card["versions"]["vaiom"]
     assert (card["horizons"], card["has_joint"]) == ([1], False)

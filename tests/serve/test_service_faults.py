@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serve_runs import SYMBOLS, TinyRun, as_json, config_of, in_process
+from serve_runs import SYMBOLS, TinyRun, as_json, config_of, in_process, served
 from test_service_refusals import refusal
 
 from vaiom.errors import DataError
@@ -145,29 +145,26 @@ def test_a_service_that_stops_follows_no_more(
     monkeypatch.setattr(Follower, "run", lambda self: (real(self), stopped.set()))
     (tmp_path / "bars").mkdir()
 
-    async def run() -> None:
-        config = config_of(
-            tiny, tmp_path / "state", follow=str(tmp_path / "bars"), utc_offset=timedelta(hours=2)
-        )
-        async with in_process(config) as (client, service):
-            assert service.follower
-            assert service.follower.utc_offset == timedelta(hours=2)
-            feeds = (await client.get("/readyz")).json()["feeds"]
-            health = {
-                "lag_seconds": None,
-                "failures": 0,
-                "problem": None,
-                "corrections": 0,
-                "clock_drift_seconds": 0.0,
-            }
-            assert feeds == dict.fromkeys(SYMBOLS, health)
-            assert not stopped.is_set()
-            [thread] = [each for each in threading.enumerate() if each.name == "follow"]
-            assert thread.daemon  # a source that does not answer keeps no process
-        assert service.follower.stop.is_set()
-        stopped.wait()
-
-    asyncio.run(run())
+    config = config_of(
+        tiny, tmp_path / "state", follow=str(tmp_path / "bars"), utc_offset=timedelta(hours=2)
+    )
+    with served(config) as (client, service):
+        assert service.follower
+        assert service.follower.utc_offset == timedelta(hours=2)
+        feeds = client.read("/readyz")["feeds"]
+        health = {
+            "lag_seconds": None,
+            "failures": 0,
+            "problem": None,
+            "corrections": 0,
+            "clock_drift_seconds": 0.0,
+        }
+        assert feeds == dict.fromkeys(SYMBOLS, health)
+        assert not stopped.is_set()
+        [thread] = [each for each in threading.enumerate() if each.name == "follow"]
+        assert thread.daemon  # a source that does not answer keeps no process
+    assert service.follower.stop.is_set()
+    stopped.wait()
 
 
 def test_a_model_that_cannot_forecast_ends_the_service(
@@ -185,28 +182,22 @@ def test_a_model_that_cannot_forecast_ends_the_service(
 
 
 def test_unknown_symbols_leave_nothing_behind(tiny: TinyRun, tmp_path: Path) -> None:
-    async def run() -> None:
-        keys = {"X-API-Key": "secret"}
-        async with in_process(config_of(tiny, tmp_path, api_keys=("secret",))) as (client, service):
-            for number in range(5):
-                path = f"/v1/assets/X{number}"
-                answers: list[httpx.Response] = [
-                    await client.get(f"{path}/forecast", headers=keys),
-                    await client.get(f"{path}/history", headers=keys),
-                    await client.post(
-                        f"{path}/bars", json={"bars": tiny.later["EURUSD"][:1]}, headers=keys
-                    ),
-                    await client.delete(f"{path}/bars?after=2024-01-01T00:00:00", headers=keys),
-                ]
-                for answer in answers:
-                    refusal(answer, 404)
-                bars = as_json(tiny.history["EURUSD"].tail(40))
-                body = {"symbol": f"X{number}", "bars": bars}
-                assert (
-                    await client.post("/v1/forecast", json=body, headers=keys)
-                ).status_code == 200
-            assert not service._locks
-            assert "X0" not in service.forecaster._metas
-            assert b'asset="X' not in (await client.get("/metrics", headers=keys)).content
 
-    asyncio.run(run())
+    keys = {"X-API-Key": "secret"}
+    with served(config_of(tiny, tmp_path, api_keys=("secret",))) as (client, service):
+        for number in range(5):
+            path = f"/v1/assets/X{number}"
+            answers: list[httpx.Response] = [
+                client.get(f"{path}/forecast", headers=keys),
+                client.get(f"{path}/history", headers=keys),
+                client.post(f"{path}/bars", json={"bars": tiny.later["EURUSD"][:1]}, headers=keys),
+                client.delete(f"{path}/bars?after=2024-01-01T00:00:00", headers=keys),
+            ]
+            for answer in answers:
+                refusal(answer, 404)
+            bars = as_json(tiny.history["EURUSD"].tail(40))
+            body = {"symbol": f"X{number}", "bars": bars}
+            assert client.post("/v1/forecast", json=body, headers=keys).status_code == 200
+        assert not service._locks
+        assert "X0" not in service.forecaster._metas
+        assert b'asset="X' not in client.get("/metrics", headers=keys).content

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from serve_runs import TinyRun, as_json, config_of, failing_disk, in_process
+from serve_runs import TinyRun, as_json, config_of, failing_disk, in_process, served
 
 import vaiom
 from forecast.streams import assert_same_streams
@@ -37,127 +37,121 @@ def refusal(answer: httpx.Response, status: int) -> dict[str, Any]:
     return dict(error)
 
 
+JSON = {"content-type": "application/json"}
+
+
 def test_bad_bars_are_refused_and_change_nothing(tiny: TinyRun, tmp_path: Path) -> None:
     bars = as_json(tiny.history["EURUSD"].tail(60))
     first, second = tiny.later["EURUSD"][:2]
+    last = bars[-1]
+    zoned = [*bars[:-1], {**last, "datetime": last["datetime"] + "+02:00"}]
+    wrong_day = [*bars[:-1], {**last, "datetime": "2024-02-31T00:00:00"}]
+    soon = {**second, "datetime": first["datetime"][:14] + "30:00"}
+    long = "x" * 500
+    posted = [
+        ({"bars": bars[:5]}, "expected", "22"),
+        ({"bars": bars[::-1]}, "where", "row 2"),
+        ({"bars": [*bars, last]}, "problem", "repeated"),
+        ({"bars": bars[::2]}, "problem", "timeframe"),
+        ({"symbol": "../etc"}, "where", "symbol"),
+        ({"bars": [{**bars[0], "close": "1.1"}, *bars[1:]]}, "where", "close"),
+        ({"bars": [{**bars[0], "datetime": 17}, *bars[1:]]}, "where", "datetime"),
+        ({"bars": [{**bars[0], "extra": 1}, *bars[1:]]}, "where", "extra"),
+        ({"bars": zoned}, "expected", "without a zone"),
+        ({"bars": wrong_day}, "where", "row 60"),
+        ({"symbol": long}, "got", repr(long)[:200]),
+    ]
+    pushed = [
+        ("EURUSD%0A", [first], 422, "pattern"),
+        ("NOPE", [first], 404, "no such live asset"),
+        ("EURUSD", [last], 409, "already"),
+        ("EURUSD", [bars[-2]], 409, "back in time"),
+        ("EURUSD", [first, first], 409, "already"),
+        ("EURUSD", [first, soon], 422, "between the stamps"),
+    ]
+    with served(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
+        state = service.live.online
+        for changes, part, words in posted:
+            body = {"symbol": "EURUSD", "bars": bars, **changes}
+            assert words in refusal(client.post("/v1/forecast", json=body), 422)[part]
+        for symbol, wrong, status, words in pushed:
+            error = refusal(client.send(symbol, *wrong), status)
+            assert words in error["problem"]
+            assert len(wrong) == 1 or "row 2" in error["where"]
+        assert service.live.online is state
+        accepted = client.push("EURUSD", first, {**second, "close": None})
+        assert accepted["forecast"]["stale"]
 
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
-            state = service.live.online.copy()
 
-            async def forecast(**changes: Any) -> httpx.Response:
-                return await client.post(
-                    "/v1/forecast", json={"symbol": "EURUSD", "bars": bars, **changes}
-                )
+def test_bodies_that_cannot_be_read_are_refused(tiny: TinyRun, tmp_path: Path) -> None:
+    bars = as_json(tiny.history["EURUSD"].tail(60))
+    text = json.dumps({"symbol": "EURUSD", "bars": bars})
+    push = json.dumps({"bars": tiny.later["EURUSD"][:1]})
+    close = str(bars[0]["close"])
+    with served(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, _):
 
-            async def push(*pushed: dict[str, Any], symbol: str = "EURUSD") -> httpx.Response:
-                return await client.post(f"/v1/assets/{symbol}/bars", json={"bars": list(pushed)})
+        def post(path: str, content: str | bytes, headers: dict[str, str]) -> httpx.Response:
+            return client.post(path, content=content, headers=headers)
 
-            assert "22" in refusal(await forecast(bars=bars[:5]), 422)["expected"]
-            assert "row 2" in refusal(await forecast(bars=bars[::-1]), 422)["where"]
-            assert "repeated" in refusal(await forecast(bars=[*bars, bars[-1]]), 422)["problem"]
-            assert "timeframe" in refusal(await forecast(bars=bars[::2]), 422)["problem"]
-            refusal(await forecast(symbol="../etc"), 422)
-            refusal(await push(first, symbol="EURUSD%0A"), 422)
-            refusal(await forecast(bars=[{**bars[0], "close": "1.1"}, *bars[1:]]), 422)
-            refusal(await forecast(bars=[{**bars[0], "datetime": 17}, *bars[1:]]), 422)
-            refusal(await forecast(bars=[{**bars[0], "extra": 1}, *bars[1:]]), 422)
-            zoned = [*bars[:-1], {**bars[-1], "datetime": bars[-1]["datetime"] + "+02:00"}]
-            assert "without a zone" in str(refusal(await forecast(bars=zoned), 422)["expected"])
-            for number in ("NaN", "-Infinity"):
-                refusal(await client.get(f"/v1/assets/EURUSD/forecast?beyond={number}"), 422)
-                text = json.dumps({"positions": {"EURUSD": 7}}).replace("7", number)
-                kind = {"content-type": "application/json"}
-                error = refusal(await client.post("/v1/portfolio", content=text, headers=kind), 422)
-                assert error["where"] == "body, positions, EURUSD"
-            shown = refusal(await forecast(symbol="x" * 500), 422)["got"]
-            assert shown == repr("x" * 500)[:200]
-            wrong_day = {**bars[-1], "datetime": "2024-02-31T00:00:00"}
-            assert "row 60" in refusal(await forecast(bars=[*bars[:-1], wrong_day]), 422)["where"]
-            for number in ("NaN", "Infinity", "1e999", "1" + "0" * 400):
-                text = json.dumps({"symbol": "EURUSD", "bars": bars}).replace(
-                    str(bars[0]["close"]), number, 1
-                )
-                headers = {"content-type": "application/json"}
-                refusal(await client.post("/v1/forecast", content=text, headers=headers), 422)
-            for broken in (b"{", b"\xff", b"[" * 100_000, b'"', b"", b"1" * 10_000):
-                answer = await client.post(
-                    "/v1/forecast", content=broken, headers={"content-type": "application/json"}
-                )
-                refusal(answer, answer.status_code)
-                assert answer.status_code in (400, 422)
-                if broken == b"{":
-                    assert answer.json()["error"]["where"] == "body, character 2"
-            packed, headers = (
-                gzip.compress(b"{}"),
-                {"content-type": "application/json", "content-encoding": "gzip"},
-            )
-            error = refusal(await client.post("/v1/forecast", content=packed, headers=headers), 400)
-            assert error["problem"] == "the body is no JSON in UTF-8; it must not be compressed"
-            # A page of another site may send a body without a type, or of these, and not as JSON.
-            for kind in (
-                {},
-                {"content-type": "text/plain"},
-                {"content-type": "multipart/form-data; boundary=x"},
-            ):
-                text = json.dumps({"bars": [first]})
-                answer = await client.post("/v1/assets/EURUSD/bars", content=text, headers=kind)
-                assert "application/json" in refusal(answer, 422)["expected"]
-            assert "EURUSD" in refusal(await push(first, symbol="NOPE"), 404)["expected"]
-            refusal(await client.get("/v1/assets/NOPE/forecast"), 404)
-            refusal(await client.get("/v1/assets/NOPE/history"), 404)
-            for path in ("/nothing", "/v1/assets/", "/healthz/"):
-                assert refusal(await client.get(path), 404)["where"] == path
-            wrong_method = await client.put("/v1/forecast")
-            assert (refusal(wrong_method, 405)["where"], wrong_method.headers["allow"]) == (
-                "/v1/forecast",
-                "POST",
-            )
-            assert "already" in refusal(await push(bars[-1]), 409)["problem"]
-            assert "back in time" in refusal(await push(bars[-2]), 409)["problem"]
-            refusal(await push(first, first), 409)
-            soon = {**second, "datetime": first["datetime"][:14] + "30:00"}
-            assert "row 2" in refusal(await push(first, soon), 422)["where"]
-            assert_same_streams(service.live.online, state)
-            accepted = await push(first, {**second, "close": None})
-            assert accepted.status_code == 200
-            assert accepted.json()["forecast"]["stale"]
+        for number in ("NaN", "Infinity", "1e999", "1" + "0" * 400):
+            refusal(post("/v1/forecast", text.replace(close, number, 1), JSON), 422)
+        for number in ("NaN", "-Infinity"):
+            refusal(client.get(f"/v1/assets/EURUSD/forecast?beyond={number}"), 422)
+            amounts = f'{{"positions": {{"EURUSD": {number}}}}}'
+            error = refusal(post("/v1/portfolio", amounts, JSON), 422)
+            assert error["where"] == "body, positions, EURUSD"
+        assert refusal(post("/v1/forecast", b"{", JSON), 422)["where"] == "body, character 2"
+        for broken in (b"\xff", b"[" * 100_000, b'"', b"", b"1" * 10_000):
+            answer = post("/v1/forecast", broken, JSON)
+            assert answer.status_code in (400, 422)
+            refusal(answer, answer.status_code)
+        packed = {**JSON, "content-encoding": "gzip"}
+        error = refusal(post("/v1/forecast", gzip.compress(b"{}"), packed), 400)
+        assert error["problem"] == "the body is no JSON in UTF-8; it must not be compressed"
+        # A page of another site may send a body without a type, or of these, and not as JSON.
+        for kind in ("", "text/plain", "multipart/form-data; boundary=x"):
+            headers = {"content-type": kind} if kind else {}
+            answer = post("/v1/assets/EURUSD/bars", push, headers)
+            assert "application/json" in refusal(answer, 422)["expected"]
 
-    asyncio.run(run())
+
+def test_unknown_paths_and_methods_are_refused(tiny: TinyRun, tmp_path: Path) -> None:
+    with served(config_of(tiny, tmp_path)) as (client, _):
+        for path in ("/v1/assets/NOPE/forecast", "/v1/assets/NOPE/history"):
+            refusal(client.get(path), 404)
+        for path in ("/nothing", "/v1/assets/", "/healthz/"):
+            assert refusal(client.get(path), 404)["where"] == path
+        answer = client.put("/v1/forecast")
+        assert refusal(answer, 405)["where"] == "/v1/forecast"
+        assert answer.headers["allow"] == "POST"
 
 
 def test_nothing_is_forecast_taken_or_removed_until_the_service_is_ready(
     tiny: TinyRun, tmp_path: Path
 ) -> None:
-    keys, bars = {"X-API-Key": "secret"}, as_json(tiny.history["EURUSD"].tail(60))
-    later = {"bars": tiny.later["EURUSD"][:1]}
-
-    async def run() -> None:
-        service = Service(config_of(tiny, tmp_path, bars=tiny.bars, api_keys=("secret",)))
-        transport = httpx.ASGITransport(app=make_app(service), raise_app_exceptions=False)
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://localhost", headers=keys
-        ) as client:
-            before = service.live.online.copy()
-            for method, path, body in (
-                ("POST", "/v1/forecast", {"symbol": "EURUSD", "bars": bars}),
-                ("GET", "/v1/forecast", None),
-                ("POST", "/v1/assets/EURUSD/bars", later),
-                ("DELETE", "/v1/assets/EURUSD/bars?after=1970-01-01T00:00:00", None),
-                ("GET", "/v1/assets/EURUSD/forecast", None),
-                ("POST", "/v1/portfolio", {"positions": {"EURUSD": 1.0}}),
-                ("GET", "/readyz", None),
-            ):
-                answer = await client.request(method, path, json=body)
-                assert "starting" in refusal(answer, 503)["problem"], path
-                assert answer.headers["retry-after"] == "1"
-            assert_same_streams(service.live.online, before)
-            for path in ("/healthz", "/v1/model", "/v1/assets", "/v1/assets/EURUSD/history", "/"):
-                assert (await client.get(path)).status_code == 200, path
-            assert "vaiom_ready 0.0" in (await client.get("/metrics")).text
-        service.store.close()
-
-    asyncio.run(run())
+    bars = as_json(tiny.history["EURUSD"].tail(60))
+    with served(config_of(tiny, tmp_path, bars=tiny.bars, api_keys=("secret",))) as (
+        client,
+        service,
+    ):
+        service.is_ready = False
+        before = service.live.online
+        for method, path, body in (
+            ("POST", "/v1/forecast", {"symbol": "EURUSD", "bars": bars}),
+            ("GET", "/v1/forecast", None),
+            ("POST", "/v1/assets/EURUSD/bars", {"bars": tiny.later["EURUSD"][:1]}),
+            ("DELETE", "/v1/assets/EURUSD/bars?after=1970-01-01T00:00:00", None),
+            ("GET", "/v1/assets/EURUSD/forecast", None),
+            ("POST", "/v1/portfolio", {"positions": {"EURUSD": 1.0}}),
+            ("GET", "/readyz", None),
+        ):
+            answer = client.request(method, path, json=body)
+            assert "starting" in refusal(answer, 503)["problem"], path
+            assert answer.headers["retry-after"] == "1"
+        assert service.live.online is before
+        for path in ("/healthz", "/v1/model", "/v1/assets", "/v1/assets/EURUSD/history", "/"):
+            assert client.get(path).status_code == 200, path
+        assert "vaiom_ready 0.0" in client.get("/metrics").text
 
 
 def test_the_openapi_page_says_which_routes_there_are_their_refusals_and_limits(
@@ -186,93 +180,50 @@ def test_the_openapi_page_says_which_routes_there_are_their_refusals_and_limits(
         ("get", "/readyz"): {503},
         ("get", "/metrics"): {401, 429},
     }
-    schemas = page["components"]["schemas"]
-    bars, portfolio = (schemas[name]["properties"] for name in ("PushRequest", "PortfolioRequest"))
-    assert (bars["bars"]["minItems"], bars["bars"]["maxItems"]) == (1, 5_000)
-    limits = {
-        name: {key: each[key] for key in ("default", "minimum", "maximum") if key in each}
-        for name, each in portfolio.items()
-    }
-    assert limits == {
-        "positions": {},
-        "horizon": {"default": 1, "minimum": 1},
-        "level": {"default": 0.99, "minimum": 0.5, "maximum": 0.999},
-        "given": {"default": {}},
-        "seed": {"default": 0, "minimum": 0, "maximum": 2**32},
-    }
-    history = page["paths"]["/v1/assets/{symbol}/history"]["get"]["parameters"]
-    [last] = [each["schema"] for each in history if each["name"] == "last"]
-    assert (last["default"], last["minimum"], last["maximum"]) == (96, 1, 5_000)
-    asked = [
-        each
-        for path in ("/v1/forecast", "/v1/assets/{symbol}/forecast")
-        for each in page["paths"][path]["get"]["parameters"]
-    ]
-    assert [each["schema"]["default"] for each in asked if each["name"] == "horizon"] == [1, 1]
-    assert schemas["Bar"]["examples"] == schemas["PushRequest"]["examples"][0]["bars"]
-    prices = {"open": 1.1782, "high": 1.1791, "low": 1.1779, "close": 1.1787, "volume": 1520}
-    assert schemas["Bar"]["examples"] == [{"datetime": "2025-06-30T22:00:00", **prices}]
-    assert schemas["PortfolioRequest"]["examples"] == [
-        {"positions": {"EURUSD": 1e6, "XAUUSD": -2e5}}
-    ]
 
 
 def test_a_live_asset_needs_enough_bars(tiny: TinyRun, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path)) as (client, service):
-            assert "22" in refusal(await client.get("/v1/assets/EURUSD/forecast"), 422)["expected"]
-            answer = await client.post(
-                "/v1/assets/EURUSD/bars", json={"bars": tiny.later["EURUSD"][:21]}
-            )
-            assert answer.json()["forecast"] is None
-            refusal(await client.get("/v1/assets/EURUSD/forecast"), 422)
-            answer = await client.post(
-                "/v1/assets/EURUSD/bars", json={"bars": tiny.later["EURUSD"][21:22]}
-            )
-            assert answer.json()["forecast"]["context"] == 22
-            assert (await client.get("/v1/assets")).json()[
-                "frequency"
-            ] == "shares of the scored bars"
-            assert service.live.frequency.counts.sum() == 0
-            for bar in tiny.later["EURUSD"][22:25]:
-                await client.post("/v1/assets/EURUSD/bars", json={"bars": [bar]})
-            scored = (await client.get("/v1/assets")).json()["assets"][0]["drift"]["scored"]
-            assert service.live.frequency.counts.sum() == scored > 0
 
-    asyncio.run(run())
+    with served(config_of(tiny, tmp_path)) as (client, service):
+        assert "22" in refusal(client.get("/v1/assets/EURUSD/forecast"), 422)["expected"]
+        answer = client.send("EURUSD", *tiny.later["EURUSD"][:21])
+        assert answer.json()["forecast"] is None
+        refusal(client.get("/v1/assets/EURUSD/forecast"), 422)
+        answer = client.send("EURUSD", *tiny.later["EURUSD"][21:22])
+        assert answer.json()["forecast"]["context"] == 22
+        assert client.read("/v1/assets")["frequency"] == "shares of the scored bars"
+        assert service.live.frequency.counts.sum() == 0
+        for bar in tiny.later["EURUSD"][22:25]:
+            client.send("EURUSD", bar)
+        scored = client.read("/v1/assets")["assets"][0]["drift"]["scored"]
+        assert service.live.frequency.counts.sum() == scored > 0
 
 
 def test_bars_that_cannot_be_stored_are_not_taken(tiny: TinyRun, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
-            state = service.live.online.copy()
-            body = {"bars": tiny.later["EURUSD"][:1]}
-            with failing_disk(service.store):
-                refusal(await client.post("/v1/assets/EURUSD/bars", json=body), 503)
-            assert_same_streams(service.live.online, state)
-            assert (await client.post("/v1/assets/EURUSD/bars", json=body)).status_code == 200
 
-    asyncio.run(run())
+    with served(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, service):
+        state = service.live.online.copy()
+        body = {"bars": tiny.later["EURUSD"][:1]}
+        with failing_disk(service.store):
+            refusal(client.post("/v1/assets/EURUSD/bars", json=body), 503)
+        assert_same_streams(service.live.online, state)
+        assert client.post("/v1/assets/EURUSD/bars", json=body).status_code == 200
 
 
 def test_a_fault_of_ours_is_answered_like_every_refusal(
     tiny: TinyRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path)) as (client, service):
-            frequency = vars(service.live).pop("frequency")
-            assert "logged" in refusal(await client.get("/v1/assets"), 500)["problem"]
-            assert "a request failed: GET /v1/assets" in caplog.text
-            assert 'route="/v1/assets",status="500"} 1' in (await client.get("/metrics")).text
-            service.live.frequency = frequency
-            body, taken = {"bars": tiny.later["EURUSD"][:1]}, service.live.push_all
-            for fails, status in ((True, 500), (False, 200)):
-                service.live.push_all = None if fails else taken  # type: ignore[assignment,method-assign]
-                assert (
-                    await client.post("/v1/assets/EURUSD/bars", json=body)
-                ).status_code == status
 
-    asyncio.run(run())
+    with served(config_of(tiny, tmp_path)) as (client, service):
+        frequency = vars(service.live).pop("frequency")
+        assert "logged" in refusal(client.get("/v1/assets"), 500)["problem"]
+        assert "a request failed: GET /v1/assets" in caplog.text
+        assert 'route="/v1/assets",status="500"} 1' in client.get("/metrics").text
+        service.live.frequency = frequency
+        body, taken = {"bars": tiny.later["EURUSD"][:1]}, service.live.push_all
+        for fails, status in ((True, 500), (False, 200)):
+            service.live.push_all = None if fails else taken  # type: ignore[assignment,method-assign]
+            assert (client.post("/v1/assets/EURUSD/bars", json=body)).status_code == status
 
 
 def test_the_dashboards_files_are_as_they_lie_in_the_package(tiny: TinyRun, tmp_path: Path) -> None:
@@ -286,15 +237,12 @@ def test_the_dashboards_files_are_as_they_lie_in_the_package(tiny: TinyRun, tmp_
     own = [file for file in (package / "serve" / "dashboard").iterdir() if file.is_file()]
     shared = [package / "report" / "assets" / name for name in ("theme.css", "theme.js")]
 
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path)) as (client, _):
-            for file in (*own, *shared):
-                for path in (file.name, "") if file.name == "index.html" else (file.name,):
-                    answer = await client.get(f"/{path}")
-                    assert answer.content == file.read_bytes(), path
-                    assert answer.headers["content-type"].partition(";")[0] == kinds[file.suffix]
-
-    asyncio.run(run())
+    with served(config_of(tiny, tmp_path)) as (client, _):
+        for file in (*own, *shared):
+            for path in (file.name, "") if file.name == "index.html" else (file.name,):
+                answer = client.get(f"/{path}")
+                assert answer.content == file.read_bytes(), path
+                assert answer.headers["content-type"].partition(";")[0] == kinds[file.suffix]
 
 
 def test_keys_rates_and_sizes(
@@ -363,19 +311,14 @@ def test_requests_that_name_another_host_are_refused(tiny: TinyRun, tmp_path: Pa
         "@localhost:80",
     )
 
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path, hosts=("Api.Example",))) as (client, _):
-            for host in ours:
-                assert (await client.get("/v1/model", headers={"Host": host})).status_code == 200, (
-                    host
-                )
-            for host in others:
-                for path in ("/v1/model", "/", "/healthz", "/openapi.json"):
-                    error = refusal(await client.get(path, headers={"Host": host}), 421)
-                assert error["got"] == host
-                assert "--allow-host" in error["fix"]
-
-    asyncio.run(run())
+    with served(config_of(tiny, tmp_path, hosts=("Api.Example",))) as (client, _):
+        for host in ours:
+            assert client.get("/v1/model", headers={"Host": host}).status_code == 200, host
+        for host in others:
+            for path in ("/v1/model", "/", "/healthz", "/openapi.json"):
+                error = refusal(client.get(path, headers={"Host": host}), 421)
+            assert error["got"] == host
+            assert "--allow-host" in error["fix"]
 
 
 def test_keys_are_not_guessed(
@@ -416,49 +359,28 @@ def test_keys_are_not_guessed(
 def test_a_model_is_given_the_threads(
     tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, set_in_torch = [], []
-
-    def load(*values: object) -> None:
-        asked.append(values)
-        raise ConfigError("enough seen")
-
-    monkeypatch.setattr("vaiom.serve.service.Forecaster.load", load)
-    monkeypatch.setattr("torch.set_num_threads", set_in_torch.append)
-    runs = [(tiny.run, "cpu", 3), (tmp_path / "model.onnx", "cpu", 3), (tiny.run, "cpu", None)]
-    for run, _, threads in runs:
-        with pytest.raises(ConfigError, match="enough"):
-            Service(config_of(tiny, tmp_path, run=run, threads=threads))
-    assert (asked, set_in_torch) == (runs, [3, 3])
+    given: list[int] = []
+    monkeypatch.setattr("torch.set_num_threads", given.append)
+    for number, threads in enumerate((3, None)):
+        Service(config_of(tiny, tmp_path / str(number), threads=threads)).store.close()
+    assert given == [3]
 
 
-def test_a_body_that_does_not_arrive_is_not_waited_for(tiny: TinyRun, tmp_path: Path) -> None:
-    async def never_ending() -> Any:
-        yield b'{"symbol":'
-        await asyncio.Event().wait()
-
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path, body_seconds=0.05)) as (client, _):
-            answer = await client.post("/v1/forecast", content=never_ending())
-            assert "0.05 s" in refusal(answer, 408)["expected"]
-
-    asyncio.run(run())
-
-
-def test_a_body_that_trickles_is_not_waited_for(tiny: TinyRun, tmp_path: Path) -> None:
-    """Each chunk in time, all of them not: together they would take four times as long as a body
-    may.
-    """
+@pytest.mark.parametrize("chunks", [1, 20])
+def test_a_body_that_does_not_arrive_is_not_waited_for(
+    tiny: TinyRun, tmp_path: Path, chunks: int
+) -> None:
+    """Also where each chunk comes in time, and all of them together do not."""
 
     async def trickle() -> Any:
-        for _ in range(20):
+        for _ in range(chunks):
             yield b" "
             await asyncio.sleep(0.01)
+        await asyncio.Event().wait()
 
-    async def run() -> None:
-        async with in_process(config_of(tiny, tmp_path, body_seconds=0.05)) as (client, _):
-            refusal(await client.post("/v1/forecast", content=trickle()), 408)
-
-    asyncio.run(run())
+    with served(config_of(tiny, tmp_path, body_seconds=0.05)) as (client, _):
+        answer = client.post("/v1/forecast", content=trickle())
+        assert "0.05 s" in refusal(answer, 408)["expected"]
 
 
 @given(st.integers(1, 600), st.lists(st.floats(0, 30), max_size=60))

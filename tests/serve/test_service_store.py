@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import sqlite3
 from datetime import datetime
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from serve_runs import TinyRun, config_of, in_process, live_assets
+from serve_runs import TinyRun, config_of, live_assets, served
 from test_service_refusals import refusal
 
 from vaiom.errors import DataError
@@ -144,26 +143,23 @@ def test_no_bar_is_acknowledged_that_nobody_would_find_again(
     file = tmp_path / "state" / (LOG_NAME if damage.startswith("log") else FILE_NAME)
     first, second = tiny.later["EURUSD"][:2]
 
-    async def run() -> None:
-        config = config_of(tiny, tmp_path / "state", bars=tiny.bars, backfill=0)
-        async with in_process(config) as (client, service):
-            answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [first]})
-            assert answer.status_code == 200
-            whole = shutil.copytree(tmp_path / "state", tmp_path / "copy")
-            file.rename(tmp_path / "aside")
-            if damage == "replaced":
-                shutil.copy(whole / file.name, file)
-            if damage == "log cut short":
-                (tmp_path / "aside").rename(file)
-                with file.open("r+b") as stream:
-                    stream.truncate(4_096)
-            answer = await client.post("/v1/assets/EURUSD/bars", json={"bars": [second]})
-            error = refusal(answer, 503)
-            assert file.name in error["got"]
-            assert "stop the service" in error["fix"]
-            assert service.live.online.streams["EURUSD"].last.isoformat() == first["datetime"]
-
-    asyncio.run(run())
+    config = config_of(tiny, tmp_path / "state", bars=tiny.bars, backfill=0)
+    with served(config) as (client, service):
+        answer = client.send("EURUSD", first)
+        assert answer.status_code == 200
+        whole = shutil.copytree(tmp_path / "state", tmp_path / "copy")
+        file.rename(tmp_path / "aside")
+        if damage == "replaced":
+            shutil.copy(whole / file.name, file)
+        if damage == "log cut short":
+            (tmp_path / "aside").rename(file)
+            with file.open("r+b") as stream:
+                stream.truncate(4_096)
+        answer = client.send("EURUSD", second)
+        error = refusal(answer, 503)
+        assert file.name in error["got"]
+        assert "stop the service" in error["fix"]
+        assert service.live.online.streams["EURUSD"].last.isoformat() == first["datetime"]
     again = live_assets(tiny, tmp_path / "copy")
     assert again.online.streams["EURUSD"].last.isoformat() == first["datetime"]
     again.store.close()
