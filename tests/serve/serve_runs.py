@@ -81,6 +81,21 @@ async def in_process(config: ServeConfig) -> AsyncIterator[tuple[httpx.AsyncClie
     await service.stop()
 
 
+class HttpClient(httpx.Client):
+    """A client of a service in another process, which is as patient as a test must be."""
+
+    def __init__(self, address: str = "", **options: Any) -> None:
+        super().__init__(base_url=address, timeout=None, **options)
+
+    def read(self, path: str, **options: Any) -> Any:
+        """The JSON of a GET that is answered."""
+        return self.get(path, **options).raise_for_status().json()
+
+    def push(self, path: str, *bars: dict[str, Any]) -> None:
+        """Bars that are taken."""
+        self.post(path, json={"bars": bars}).raise_for_status()
+
+
 class Client:
     """A client of a service in this process, for tests that do one thing at a time."""
 

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from serve_runs import TinyRun, as_json, bar_row, config_of, in_process, reading_others
+from serve_runs import TinyRun, bar_row, config_of, in_process, live_assets, reading_others
 
 from forecast.streams import assert_same_streams
 from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.stream import OnlineForecaster
 from vaiom.model.incremental import IncrementalDecoder
 from vaiom.serve.schemas import PushAnswer
 from vaiom.serve.service import Service
+from vaiom.serve.state import LiveAssets
 
 
 @pytest.mark.parametrize(
@@ -28,51 +28,36 @@ from vaiom.serve.service import Service
 def test_a_forecast_follows_the_bars_of_other_assets(
     tiny: TinyRun, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    options: dict[str, Any] = {"run": reading_others(tiny, tmp_path, changes), "bars": tiny.bars}
+    run = reading_others(tiny, tmp_path, changes)
 
-    async def serve(pushed: list[str]) -> tuple[dict[str, Any], OnlineForecaster]:
-        async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, service):
-            assert service.forecaster.reads_other_assets
-            for symbol in pushed:
-                body = {"bars": tiny.later[symbol][:1]}
-                assert (
-                    await client.post(f"/v1/assets/{symbol}/bars", json=body)
-                ).status_code == 200
-            answer = await client.get("/v1/assets/EURUSD/forecast")
-            alone = await client.post(
-                "/v1/forecast",
-                json={"symbol": "EURUSD", "bars": as_json(tiny.history["EURUSD"].tail(60))},
-            )
-            assert alone.json()["missing_assets"] == ["XAUUSD"]
-            return answer.json(), service.live.online
+    def after(name: str, *pushes: tuple[str, int]) -> tuple[Any, LiveAssets]:
+        """The last answer to these pushes, and what stands then."""
+        live = live_assets(tiny, tmp_path / name, run=run, folder=tiny.bars)
+        answer = None
+        for symbol, number in pushes:
+            [answer] = live.push_all([(symbol, [bar_row(**tiny.later[symbol][number])])])
+        live.store.close()
+        return answer, live
 
-    async def settle() -> dict[str, Any]:
-        """What the second bar settles: the forecast that has read both first bars, though nobody
-        asked for it.
-        """
-        async with in_process(config_of(tiny, tmp_path / "another", **options)) as (client, _):
-            for symbol, number in (("EURUSD", 0), ("XAUUSD", 0), ("EURUSD", 1)):
-                body = {"bars": tiny.later[symbol][number : number + 1]}
-                answer = await client.post(f"/v1/assets/{symbol}/bars", json=body)
-            return dict(answer.json()["scored"])
-
-    assert asyncio.run(serve(["EURUSD"]))[0]["missing_assets"] == ["XAUUSD"]
-    after, state = asyncio.run(serve(["XAUUSD"]))
-    assert after["missing_assets"] == []
-    again, same_state = asyncio.run(serve([]))
-    assert_same_streams(same_state, state)
+    first, _ = after("state", ("EURUSD", 0))
+    assert first.forecast.missing_assets == ["XAUUSD"]
+    _, live = after("state", ("XAUUSD", 0))
+    dist = live.online.forecast("EURUSD")
+    assert dist.missing_assets == ()
+    _, again = after("state")
+    assert_same_streams(again.online, live.online)
     # What a model of windowed attention remembers is computed again after a restart.
-    probs, others = (np.array(answer.pop("probs")) for answer in (again, after.copy()))
-    assert np.abs(probs - others).max() <= (TOLERANCE if changes else 0)
-    assert again.keys() < after.keys()
-    assert changes or again.items() <= after.items()
+    probs = again.online.forecast("EURUSD").probs
+    assert np.abs(probs - dist.probs).max() <= (TOLERANCE if changes else 0)
     every = {
         symbol: bars.vstack(_frame(tiny.later[symbol][:1]).select(bars.columns).cast(bars.schema))
         for symbol, bars in tiny.history.items()
     }
-    plain = Forecaster.load(tmp_path / "model.safetensors").predict(every, "EURUSD")
-    assert np.abs(plain.probs - after["probs"]).max() <= TOLERANCE
-    assert asyncio.run(settle())["quantiles"]["0.5"] == pytest.approx(plain.quantile(0.5), rel=1e-3)
+    plain = Forecaster.load(run).predict(every, "EURUSD")
+    assert np.abs(plain.probs - dist.probs).max() <= TOLERANCE
+    # The second bar settles the forecast that has read both first bars, though nobody asked for it.
+    settled, _ = after("another", ("EURUSD", 0), ("XAUUSD", 0), ("EURUSD", 1))
+    assert settled.scored.quantiles["0.5"] == pytest.approx(plain.quantile(0.5), rel=1e-3)
 
 
 def test_every_asset_has_its_chance_of_a_rise_while_bars_come(

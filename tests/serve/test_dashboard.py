@@ -15,15 +15,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from serve_runs import BACKFILL, TinyRun, as_json, subprocess_server
+from serve_runs import BACKFILL, HttpClient, TinyRun, as_json, subprocess_server
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium")
 # A busy machine is no failure: the test's own limit ends what hangs.
 PATIENCE_MS = 240_000
-client = httpx.Client(timeout=None)
+client = HttpClient()
 playwright.expect.set_options(timeout=PATIENCE_MS)
 
 
@@ -47,12 +46,7 @@ def address(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     ):
         for symbol, bars in tiny.later.items():
             for bar in bars[:12]:
-                assert (
-                    client.post(
-                        f"{address}/v1/assets/{symbol}/bars", json={"bars": [bar]}
-                    ).status_code
-                    == 200
-                )
+                client.push(f"{address}/v1/assets/{symbol}/bars", bar)
         # The figures stand still when the forecasts before them have been made again.
         for symbol in tiny.later:
             while (
@@ -198,7 +192,7 @@ def test_a_new_bar_reaches_an_open_page(browser: Any, address: str, tiny: TinyRu
     page.wait_for_selector("#prob-up")
     before = page.locator("#when").inner_text()
     bar = tiny.later["EURUSD"][12]
-    assert client.post(f"{address}/v1/assets/EURUSD/bars", json={"bars": [bar]}).status_code == 200
+    client.push(f"{address}/v1/assets/EURUSD/bars", bar)
     playwright.expect(page.locator("#when")).not_to_have_text(before)
     assert problems == []
 
@@ -230,8 +224,7 @@ def test_an_open_page_meets_the_model_and_the_assets_of_a_service_started_again(
             "0 bars so far: too few for a forecast"
         )
         assert not page.locator("#portfolio").is_visible()
-        bars = {"bars": as_json(tiny.history["EURUSD"])[-60:]}
-        assert client.post(f"{address}/v1/assets/EURUSD/bars", json=bars).status_code == 200
+        client.push(f"{address}/v1/assets/EURUSD/bars", *as_json(tiny.history["EURUSD"])[-60:])
         page.wait_for_selector("#prob-up")
         assert page.locator("#portfolio").is_visible()
         assert page.locator("#amounts tbody tr td:first-child").all_inner_texts() == ["EURUSD"]

@@ -4,10 +4,10 @@ check it.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from serve_runs import (
     TinyRun,
     bar_row,
     config_of,
-    in_process,
     live_assets,
     reading_others,
     served,
@@ -32,37 +31,55 @@ from vaiom.cli.main import main
 from vaiom.files import sha256_file, sha256_of
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.forecast.ledger import Commitment, ForecastLedger, Settlement, read_ledger
-from vaiom.market.folder import read_bars, write_symbol
+from vaiom.market.folder import BAR_SCHEMA, read_bars, write_symbol
 from vaiom.serve.answers import describe_assets
+from vaiom.serve.follow import BarRow
+from vaiom.serve.state import LiveAssets
+
+
+@contextmanager
+def on_record(tiny: TinyRun, file: Path, **options: Any) -> Iterator[LiveAssets]:
+    """Live assets whose forecasts are recorded, as a service has them."""
+    options = {"folder": tiny.bars, "run": tiny.run, **options}
+    ledger = ForecastLedger(file, Forecaster.load(options["run"]).card.sha256)
+    live = live_assets(tiny, file.parent / "state", ledger=ledger, **options)
+    for symbol in SYMBOLS:
+        live.newest(symbol)
+    yield live
+    live.store.close()
+    ledger.close()
+
+
+def push(live: LiveAssets, symbol: str, *bars: dict[str, Any]) -> None:
+    for bar in bars:
+        live.push(symbol, [bar_row(**bar)])
+
+
+def wrong(bar: dict[str, Any]) -> dict[str, Any]:
+    return bar | {name: 1.01 * bar[name] for name in ("open", "high", "low", "close")}
 
 
 @pytest.fixture(scope="module")
 def ledger(tiny: TinyRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of 12 bars of each asset; the service was started again in between."""
-    folder = tmp_path_factory.mktemp("ledger")
-
-    async def run(start: int) -> None:
-        config = config_of(
-            tiny, folder / "state", bars=tiny.bars, ledger=folder / "ledger.jsonl", backfill=0
-        )
-        async with in_process(config) as (client, service):
+    file = tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+    for start in (0, 6):
+        with on_record(tiny, file) as live:
             for number in range(start, start + 6):
                 for symbol in SYMBOLS:
-                    body = {"bars": tiny.later[symbol][number : number + 1]}
-                    assert (
-                        await client.post(f"/v1/assets/{symbol}/bars", json=body)
-                    ).status_code == 200
-            found = (await client.get("/v1/assets")).json()["e_value"]
-            assert service.ledger
-            assert found == service.ledger.e_value
-            assert (
-                f'vaiom_ledger_e_value{{baseline="frequency"}} {found}'
-                in (await client.get("/metrics")).text
-            )
+                    push(live, symbol, tiny.later[symbol][number])
+    return file
 
-    asyncio.run(run(0))
-    asyncio.run(run(6))
-    return folder / "ledger.jsonl"
+
+def test_the_evidence_is_shown(ledger: Path, tiny: TinyRun, tmp_path: Path) -> None:
+    file = copy_of(ledger, tmp_path)
+    with served(config_of(tiny, tmp_path / "state", ledger=file)) as (client, service):
+        assert service.ledger
+        found = client.read("/v1/assets")["e_value"]
+        assert found == service.ledger.e_value
+        assert (
+            f'vaiom_ledger_e_value{{baseline="frequency"}} {found}' in client.get("/metrics").text
+        )
 
 
 def test_each_forecast_is_on_record_before_its_bar(ledger: Path, tiny: TinyRun) -> None:
@@ -84,26 +101,18 @@ def test_bars_that_came_together_are_seen_together(
     """Whoever asks while what became of the first forecast is put on record sees all bars, and
     their scores.
     """
-    forecaster, bars, seen = (
-        Forecaster.load(tiny.run),
-        {each: tiny.later[each][0] for each in SYMBOLS},
-        list[Any](),
-    )
-    ledger = ForecastLedger(tmp_path / "ledger.jsonl", forecaster.card.sha256)
-    live = live_assets(tiny, tmp_path, ledger=ledger, folder=tiny.bars)
-    monkeypatch.setattr(
-        ledger, "settle", lambda *outcomes: seen.append((len(outcomes), describe_assets(live)))
-    )
-    live.push_all([(symbol, [bar_row(**bar)]) for symbol, bar in bars.items()])
+    bars = {symbol: tiny.later[symbol][0] for symbol in SYMBOLS}
+    with on_record(tiny, tmp_path / "ledger.jsonl") as live:
+        seen: list[Any] = []
+        settle = lambda *outcomes: seen.append((len(outcomes), describe_assets(live)))  # noqa: E731
+        monkeypatch.setattr(live.ledger, "settle", settle)
+        live.push_all([(symbol, [bar_row(**bar)]) for symbol, bar in bars.items()])
     [(number, answer)] = seen
     assert number == len(SYMBOLS)
     for asset in answer.assets:
-        expected = (
-            datetime.fromisoformat(bars[asset.symbol]["datetime"]),
-            bars[asset.symbol]["close"],
-            1,
-        )
-        assert (asset.as_of, asset.close, asset.drift.scored) == expected
+        bar = bars[asset.symbol]
+        told = asset.as_of.isoformat(), asset.close, asset.drift.scored
+        assert told == (bar["datetime"], bar["close"], 1)
 
 
 def test_a_ledger_that_cannot_be_written_costs_no_bar(
@@ -139,14 +148,13 @@ def test_a_ledger_that_cannot_be_written_costs_no_bar(
 def grown_by(tiny: TinyRun, folder: Path) -> Path:
     """A bar folder with the later bars that a service was given."""
     for symbol, frame in read_bars(folder).items():
-        later = pl.DataFrame(tiny.later[symbol][:12]).rename(
-            {name: name.capitalize() for name in tiny.later[symbol][0]}
-        )
-        later = later.with_columns(pl.col("Datetime").str.to_datetime(time_unit="us")).select(
-            frame.columns
-        )
-        write_symbol(folder, symbol, frame.vstack(later.cast(frame.schema)))
+        later = rows_frame([bar_row(**bar) for bar in tiny.later[symbol][:12]])
+        write_symbol(folder, symbol, frame.vstack(later))
     return folder
+
+
+def rows_frame(rows: list[BarRow]) -> pl.DataFrame:
+    return pl.DataFrame(rows, BAR_SCHEMA, orient="row")
 
 
 @pytest.fixture
@@ -176,20 +184,18 @@ def test_a_ledger_of_a_service_whose_bars_begin_after_train(tiny: TinyRun, tmp_p
         write_symbol(tmp_path / "bars", symbol, frame.tail(400))
 
     file = tmp_path / "ledger.jsonl"
-    config = config_of(tiny, tmp_path / "state", bars=tmp_path / "bars", ledger=file, backfill=0)
-    with served(config) as (client, _):
+    with on_record(tiny, file, folder=tmp_path / "bars") as live:
         for symbol in SYMBOLS:
-            body = {"bars": tiny.later[symbol][:1]}
-            assert client.post(f"/v1/assets/{symbol}/bars", json=body).status_code == 200
+            push(live, symbol, tiny.later[symbol][0])
     proof = prove_ledger(file, tiny.run, grown_by(tiny, tmp_path / "bars"))
     assert (proof.verdict, proof.findings) == (PASSED, [])
     assert "4 of 4 forecasts made again" in proof.notes[0]
     assert proof.notes[1] == "no Train events in these bars: without baselines there is no e-value"
 
 
-@pytest.mark.parametrize("wrong", [1, 3])
+@pytest.mark.parametrize("number", [1, 3])
 def test_wrong_bars_that_were_removed_are_no_evidence(
-    ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path, wrong: int
+    ledger: Path, grown: Path, tiny: TinyRun, tmp_path: Path, number: int
 ) -> None:
     """Bars that come in their place settle the forecast before them, once, in the service as in the
     audit.
@@ -198,35 +204,24 @@ def test_wrong_bars_that_were_removed_are_no_evidence(
     their own bar is known.
     """
     file = tmp_path / "ledger.jsonl"
-
-    config = config_of(
-        tiny, tmp_path / "state", bars=tiny.bars, ledger=file, backfill=0, api_keys=("secret",)
-    )
-    with served(config) as (client, _):
-        client.headers["X-API-Key"] = "secret"
-        for number in range(12):
+    with on_record(tiny, file) as live:
+        for at in range(12):
             for symbol in SYMBOLS:
-                path = f"/v1/assets/{symbol}/bars"
-                if number == 7:
-                    for bar in tiny.later[symbol][number : number + wrong]:
-                        prices = {
-                            name: 1.01 * bar[name] for name in ("open", "high", "low", "close")
-                        }
-                        assert client.post(path, json={"bars": [bar | prices]}).status_code == 200
-                    before = tiny.later[symbol][number - 1]["datetime"]
-                    assert client.delete(f"{path}?after={before}").status_code == 200
-                bar = tiny.later[symbol][number]
-                assert client.post(path, json={"bars": [bar]}).status_code == 200
+                bars = tiny.later[symbol]
+                if at == 7:
+                    push(live, symbol, *map(wrong, bars[at : at + number]))
+                    live.cut(symbol, datetime.fromisoformat(bars[at - 1]["datetime"]))
+                push(live, symbol, bars[at])
     service, undisturbed = ForecastLedger(file, ""), ForecastLedger(ledger, "")
-    assert (service.e_value == pytest.approx(undisturbed.e_value)) is (wrong == 1)
+    assert (service.e_value == pytest.approx(undisturbed.e_value)) is (number == 1)
     proof = prove_ledger(file, tiny.run, grown)
     assert (proof.verdict, proof.findings) == (PASSED, [])
-    hindsight = 2 * (wrong - 1)
+    hindsight = 2 * (number - 1)
     assert f"{26 - hindsight} of 26 forecasts made again" in proof.notes[0]
     unjudged = [note for note in proof.notes if "followed bars that the service removed" in note]
     assert unjudged == (
         [f"{hindsight} forecasts followed bars that the service removed: they are not judged"]
-        * (wrong > 1)
+        * (number > 1)
     )
     against = next(note for note in proof.notes if note.startswith("against frequency"))
     assert f"e = {service.e_value:.3g}" in against
@@ -239,28 +234,14 @@ def test_a_wrong_bar_was_seen_by_the_forecasts_of_other_assets(
 ) -> None:
     """Of a model that reads other assets: theirs are not judged either, and nobody is accused."""
     file, model = tmp_path / "ledger.jsonl", reading_others(tiny, tmp_path, {})
-
-    options = {
-        "run": model,
-        "bars": tiny.bars,
-        "ledger": file,
-        "backfill": 0,
-        "api_keys": ("secret",),
-    }
-    with served(config_of(tiny, tmp_path / "state", **options)) as (client, _):
-        client.headers["X-API-Key"] = "secret"
-        wrong = [dict(bar) for bar in tiny.later["EURUSD"]]
-        for bar in wrong[5:8]:
-            bar |= {name: 1.01 * bar[name] for name in ("open", "high", "low", "close")}
-        for number in range(12):
-            for symbol, bars in (("EURUSD", wrong), ("XAUUSD", tiny.later["XAUUSD"])):
-                path = f"/v1/assets/{symbol}/bars"
-                assert client.post(path, json={"bars": [bars[number]]}).status_code == 200
-            if number == 7:
-                before = wrong[4]["datetime"]
-                assert client.delete(f"/v1/assets/EURUSD/bars?after={before}").status_code == 200
-                body = {"bars": tiny.later["EURUSD"][5:8]}
-                assert client.post("/v1/assets/EURUSD/bars", json=body).status_code == 200
+    bars = tiny.later["EURUSD"]
+    with on_record(tiny, file, run=model) as live:
+        for at in range(12):
+            push(live, "EURUSD", wrong(bars[at]) if 5 <= at < 8 else bars[at])
+            push(live, "XAUUSD", tiny.later["XAUUSD"][at])
+            if at == 7:
+                live.cut("EURUSD", datetime.fromisoformat(bars[4]["datetime"]))
+                push(live, "EURUSD", *bars[5:8])
     proof = prove_ledger(file, model, grown)
     assert (proof.verdict, proof.findings) == (PASSED, [])
     assert any("followed bars that the service removed" in note for note in proof.notes)
@@ -273,37 +254,14 @@ def test_bars_that_come_again_in_another_order_are_no_forgery(
     settle otherwise.
     """
     file, model = tmp_path / "ledger.jsonl", reading_others(tiny, tmp_path, {})
-
-    async def run() -> None:
-        options = {
-            "run": model,
-            "bars": tiny.bars,
-            "ledger": file,
-            "backfill": 0,
-            "api_keys": ("secret",),
-        }
-        async with in_process(config_of(tiny, tmp_path / "state", **options)) as (client, _):
-            client.headers["X-API-Key"] = "secret"
-
-            async def push(symbol: str, number: int) -> None:
-                body = {"bars": tiny.later[symbol][number : number + 1]}
-                assert (
-                    await client.post(f"/v1/assets/{symbol}/bars", json=body)
-                ).status_code == 200
-
-            for number in range(8):
-                for symbol in SYMBOLS:
-                    await push(symbol, number)
+    with on_record(tiny, file, run=model) as live:
+        for at in range(8):
             for symbol in SYMBOLS:
-                before = tiny.later[symbol][4]["datetime"]
-                assert (
-                    await client.delete(f"/v1/assets/{symbol}/bars?after={before}")
-                ).status_code == 200
-            for symbol in SYMBOLS:
-                for number in range(5, 12):
-                    await push(symbol, number)
-
-    asyncio.run(run())
+                push(live, symbol, tiny.later[symbol][at])
+        for symbol in SYMBOLS:
+            live.cut(symbol, datetime.fromisoformat(tiny.later[symbol][4]["datetime"]))
+        for symbol in SYMBOLS:
+            push(live, symbol, *tiny.later[symbol][5:12])
     proof = prove_ledger(file, model, grown)
     assert (proof.verdict, proof.findings) == (PASSED, [])
 

@@ -219,7 +219,6 @@ def test_past_bars_are_forecast_in_one_pass_of_their_asset(
         _,
         service,
     ):
-        service._warming_up
         settled = {symbol: service.live.settled[symbol] for symbol in tiny.history}
     assert passes == [CONTEXT + number] * len(tiny.history)
     monkeypatch.undo()

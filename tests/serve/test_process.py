@@ -5,7 +5,6 @@ work.
 from __future__ import annotations
 
 import gc
-import inspect
 import select
 import shutil
 import signal
@@ -14,26 +13,22 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import httpx
 import polars as pl
 import pytest
 import uvicorn
-from serve_runs import SYMBOLS, TinyRun, as_json, config_of, subprocess_server
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from serve_runs import SYMBOLS, HttpClient, TinyRun, as_json, config_of, subprocess_server
 
 from forecast.streams import assert_same_streams
-from vaiom.cli.forecast import serve
 from vaiom.cli.main import main
 from vaiom.errors import ConfigError
 from vaiom.forecast.forecaster import Forecaster
 from vaiom.serve.follow import Follower
 from vaiom.serve.protocol import BoundedProtocol
-from vaiom.serve.server import ServeConfig, open_state
+from vaiom.serve.server import open_state
 from vaiom.serve.server import serve as serve_on
 from vaiom.serve.service import Service
 
@@ -49,7 +44,7 @@ def test_a_kill_under_load_loses_no_acknowledged_bar(
     stop = threading.Event()
 
     def pusher(address: str, symbol: str) -> None:
-        with httpx.Client(base_url=address, timeout=None) as client:
+        with HttpClient(address) as client:
             for number, bar in enumerate(tiny.later[symbol]):
                 if (
                     number == 100
@@ -64,7 +59,7 @@ def test_a_kill_under_load_loses_no_acknowledged_bar(
 
     def asker(address: str) -> None:
         body = {"symbol": "EURUSD", "bars": as_json(tiny.history["EURUSD"].tail(60))}
-        with httpx.Client(base_url=address, timeout=None) as client:
+        with HttpClient(address) as client:
             while not stop.is_set():
                 try:
                     assert client.post("/v1/forecast", json=body).status_code == 200
@@ -110,7 +105,7 @@ def test_a_kill_under_load_loses_no_acknowledged_bar(
     own_key.write_text("secret\nof-another-service\n")
     options = ("--api-key-file", str(keys), "--follow", str(tmp_path / f"{followed}.csv"))
     with subprocess_server(tiny, tmp_path / "state", *options) as (address, process):
-        client = httpx.Client(base_url=address, timeout=None, headers={"X-API-Key": "secret"})
+        client = HttpClient(address, headers={"X-API-Key": "secret"})
         bar = tiny.later[pushed][acknowledged[pushed] - 1]
         assert client.post(f"/v1/assets/{pushed}/bars", json={"bars": [bar]}).status_code == 409
         monkeypatch.setattr(Follower, "run", lambda self: self.step())
@@ -154,7 +149,7 @@ def test_slow_clients_and_huge_bodies_do_not_slow_the_others(tiny: TinyRun, tmp_
         slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
         for connection in slow:
             connection.sendall(head % 500 + b'{"symbol":')
-        with httpx.Client(base_url=address, timeout=None) as client:
+        with HttpClient(address) as client:
             for _ in range(5):
                 assert client.get("/v1/assets/EURUSD/forecast").status_code == 200
         huge = socket.create_connection(("127.0.0.1", port))
@@ -177,21 +172,6 @@ def test_slow_clients_and_huge_bodies_do_not_slow_the_others(tiny: TinyRun, tmp_
             connection.close()
         process.send_signal(signal.SIGINT)
         assert process.wait() in (0, -signal.SIGINT, 130)
-
-
-def test_the_command_starts_what_its_configuration_describes() -> None:
-    """Where nothing is said, both have the same limits."""
-    said = {name: each.default for name, each in inspect.signature(serve).parameters.items()}
-    limits = {
-        each.name: each.default
-        for each in fields(ServeConfig)
-        if isinstance(each.default, int | float)
-    }
-    shared = limits.keys() & said.keys()
-    assert shared == {"max_body", "body_seconds", "alert_bits", "backfill"}
-    assert (limits["max_body"], limits["body_seconds"], limits["max_waiting"]) == (2**20, 10.0, 256)
-    assert (limits["alert_bits"], limits["backfill"]) == (0.0, 96)
-    assert {name: said[name] for name in shared} == {name: limits[name] for name in shared}
 
 
 def test_a_service_listens_before_its_model_is_there_and_runs_as_it_should(
@@ -244,42 +224,6 @@ def test_a_service_needs_its_libraries(
         with pytest.raises(ConfigError, match="this needs prometheus_client") as refused:
             use()
         assert refused.value.fix == "pip install 'vaiom[serve]'"
-
-
-def test_headers_are_read_up_to_a_mebibyte_and_bodies_are_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of each request by itself."""
-    done: list[Any] = []
-    for name in ("data_received", "on_message_begin", "on_body", "send_400_response"):
-        monkeypatch.setattr(
-            HttpToolsProtocol, name, lambda _, *what, name=name: done.append((name, *what))
-        )
-    protocol = object.__new__(BoundedProtocol)
-    half = b"x" * (1 << 19)
-    protocol.data_received(half)
-    protocol.on_message_begin()
-    for _ in range(2):
-        protocol.data_received(half)
-    protocol.on_body(half)
-    protocol.data_received(half)
-    assert [name for name, *_ in done] == [
-        *(
-            "data_received",
-            "on_message_begin",
-            "data_received",
-            "data_received",
-            "on_body",
-            "data_received",
-        ),
-    ]
-    protocol.data_received(b"x")
-    assert done[-1] == ("send_400_response", "The headers are too large.")
-    fresh = object.__new__(BoundedProtocol)
-    fresh.data_received(half + half)
-    assert done[-1] == ("data_received", half + half)
-    fresh.data_received(b"x")
-    assert done[-1][0] == "send_400_response"
 
 
 def test_one_service_holds_a_state(tiny: TinyRun, tmp_path: Path) -> None:
