@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from training.tiny_runs import TINY
-from vaiom.auditing.again import compare_figures, prove_evaluation
+from vaiom.auditing.again import prove_evaluation
 from vaiom.auditing.audited_run import AuditedRun
+from vaiom.auditing.compare import compare_figures
 from vaiom.auditing.proof import PASSED, AuditConfig, Proof
 from vaiom.baselines.base import baseline
 from vaiom.baselines.stored_losses import fit_or_load

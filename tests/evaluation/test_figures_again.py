@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference import event_figures, forecast_figures, state_figures
-from vaiom.auditing.again import compare_figures
+from vaiom.auditing.compare import compare_figures
 from vaiom.auditing.proof import Proof
 from vaiom.codec import to_json
 from vaiom.corpus.tokenizer import fit_shape
