@@ -13,7 +13,7 @@ import torch
 from command_line import Vaiom, require_refusal
 
 from strategies import random_bars
-from vaiom.auditing.proof import AuditConfig, Claim, Proof
+from vaiom.auditing.proof import AuditConfig, Proof
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.splits import SplitConfig
 from vaiom.corpus.store import open_corpus
@@ -82,11 +82,8 @@ def test_a_market_that_never_closes_goes_from_files_to_a_forecast(
 
     def find_something(*_: object, config: AuditConfig, **__: object) -> list[Proof]:
         asked.append(config)
-        every = [
-            Proof(claim=Claim(name, "", lambda _: None), count=2)
-            for name in ("a. future", "b. refit")
-        ]
-        every[0].findings, every[0].num_findings = ["one", "two"], 2
+        every = [Proof(name=name, count=2) for name in ("a. future", "b. refit")]
+        every[0].findings = ["one", "two"]
         return every
 
     monkeypatch.setattr("vaiom.auditing.audit.audit_path", find_something)

@@ -12,10 +12,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from vaiom.auditing.audited_run import AuditedRun
-from vaiom.auditing.compare import Figures, compare_figures, compare_losses
+from vaiom.auditing.compare import (
+    Figures,
+    compare_figures,
+    compare_losses,
+    compare_rounded,
+    largest,
+)
 from vaiom.auditing.fits import check_dependence, check_horizons
 from vaiom.auditing.others_again import compare_forecasts_of_others
 from vaiom.auditing.page_again import compare_page
@@ -67,7 +71,7 @@ def prove_evaluation(proof: Proof, run: AuditedRun) -> None:
         why = "the run has no evaluation (vaiom evaluate)"
         if run.checkpoint.provenance.purpose == USE:
             why = "a refit is for use, and nothing was held out of it"
-        proof.notes.append(f"no figures: {why}")
+        proof.note(f"no figures: {why}")
         return
     with tempfile.TemporaryDirectory() as folder:
         work = Workspace.inside(Path(folder), proof, run)
@@ -139,31 +143,22 @@ def _compare_forecasts(
     """
     proof = work.proof
     losses = events.bits[MODEL]
-    own = np.abs(event_bits(model.probs, events.buckets) - losses).max()
+    own = event_bits(model.probs, events.buckets)
     problem = f"{split}: losses and probabilities of the events disagree"
-    proof.check(own <= SAME_BITS, problem, len(events))
+    proof.check(largest(own - losses) <= SAME_BITS, problem, len(events))
     chosen = work.run.draw(model.rows)
     probs = model.own_forecasts(work.corpus, model.rows[chosen])
-    off = losses[chosen] - event_bits(probs, events.buckets[chosen])
-    largest = float(np.abs(off).max())
-    mean = float(off.mean())
+    now = event_bits(probs, events.buckets[chosen])
     rounding = work.run.rounding(split, precision)
     some = "all" if len(chosen) == len(events) else f"{len(chosen):,} of"
-    scored = f"{some} {len(events):,} events scored again"
-    proof.notes.append(
-        f"{split}: {scored}, largest difference {largest:.1e} bits, mean {mean:+.1e}; "
-        f"{rounding.precision} arithmetic explains {rounding.bits:.1e} bits of an event, "
-        f"{rounding.mean_bits:.1e} of their mean"
+    off = losses[chosen] - now
+    proof.note(
+        f"{split}: {some} {len(events):,} events scored again, largest difference "
+        f"{largest(off):.1e} bits, mean {off.mean():+.1e}; {rounding}"
     )
-    problem = (
-        f"{split}: losses that are not the checkpoint's: {largest:.1e} bits off, "
-        f"{mean:+.1e} in the mean"
-    )
-    proof.check(rounding.explains(off), problem, len(chosen))
-    moved = float(np.abs(model.probs[chosen] - probs).max())
-    problem = f"{split}: a probability differs by {moved:.1e} from the checkpoint's"
-    proof.check(moved <= rounding.probability, problem, probs.size)
-    return {} if largest <= SAME_BITS else rounding.of_figures(len(events))
+    moved = model.probs[chosen] - probs
+    compare_rounded(proof, split, "the checkpoint's", rounding, off, moved)
+    return {} if largest(off) <= SAME_BITS else rounding.of_figures(len(events))
 
 
 def _compare_horizon(work: Workspace, split: str, figures: Figures) -> None:
@@ -189,13 +184,8 @@ def _compare_horizon(work: Workspace, split: str, figures: Figures) -> None:
     [fit] = [fit for fit in heads.fitted.fits if fit.bars == bars]
     view = work.corpus.with_target(fit)
     rounding = work.run.rounding_ahead(split, heads, view)
-    moved = float(np.abs(events.probs - now.probs).max())
-    problem = f"{where}: a probability differs by {moved:.1e} from the heads'"
-    proof.check(moved <= rounding.probability, problem, now.probs.size)
     off = events.bits[MODEL] - now.bits[MODEL]
-    largest = f"{np.abs(off).max():.1e} bits off, {off.mean():+.1e} in the mean"
-    problem = f"{where}: losses that are not the heads': {largest}"
-    proof.check(rounding.explains(off), problem, len(off))
+    compare_rounded(proof, where, "the heads'", rounding, off, events.probs - now.probs)
     # One baseline scales the model's own forecasts of the next bar.
     tolerance = max(BASELINE_BITS, rounding.bits)
     for other in events.bits.keys() - {MODEL}:
@@ -204,7 +194,7 @@ def _compare_horizon(work: Workspace, split: str, figures: Figures) -> None:
             off = events.bits[other] - now.bits[other]
             compare_losses(proof, what, off, tolerance)
         else:
-            proof.notes.append(f"{what} was not computed again, no fit was found")
+            proof.note(f"{what} was not computed again, no fit was found")
     rows = view.endpoints(split, work.run.history, unseal=True)
     figures |= to_json(figures_of_horizon(view, rows, events))
 
@@ -232,7 +222,7 @@ def _other_seeds(
             model = ModelPredictor.load(Run(folder).best, "cpu")
         except UserError as error:
             why = f"{error.problem}: {error.where}"
-            work.proof.notes.append(f"{split}: not recomputed: seeds ({why})")
+            work.proof.note(f"{split}: not recomputed: seeds ({why})")
             return None
         folders.append(folder)
         checkpoints.append(model.checkpoint)
@@ -273,18 +263,18 @@ def _rename_seeds(
 
 def _leave_out(work: Workspace, split: str, ours: Figures, stored: Figures) -> None:
     """Leave out what cannot be the same or is proved elsewhere, and say so where it matters."""
-    notes = work.proof.notes
+    proof = work.proof
     same = {*PLACES, *PROVED_ELSEWHERE}
     if None in (ours["confidence_set"], stored["confidence_set"]):  # which needs `arch`
-        notes.append(f"{split}: not compared: confidence_set")
+        proof.note(f"{split}: not compared: confidence_set")
         same.add("confidence_set")
     if stored["corpus_sha256"] != work.corpus.sha256:
-        notes.append(f"{split}: not recomputed, the corpus has grown since: zero_share")
+        proof.note(f"{split}: not recomputed, the corpus has grown since: zero_share")
         same.add("zero_share")
     files = work.run.files
     for name, file in (("joint", files.dependence), ("horizons", files.horizons)):
         if ours[name] is not None and stored[name] is None:
-            notes.append(f"{split}: the evaluation has no {name}, and {file.name} is there")
+            proof.note(f"{split}: the evaluation has no {name}, and {file.name} is there")
             same.add(name)
     for name in same:
         ours[name] = stored[name]

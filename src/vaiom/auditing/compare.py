@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from vaiom.auditing.proof import Proof
-from vaiom.auditing.rounding import ABSOLUTE, RELATIVE
+from vaiom.auditing.rounding import ABSOLUTE, RELATIVE, Rounding
 from vaiom.baselines.base import Floats
 
 Figures = dict[str, Any]
@@ -20,14 +20,34 @@ Figures = dict[str, Any]
 NO_TOLERANCES: Mapping[str, float] = {}
 
 
+def largest(values: Floats) -> float:
+    """The largest absolute value of an array; 0 of none."""
+    return float(np.abs(values).max(initial=0))
+
+
 def compare_losses(proof: Proof, what: str, off: Floats, tolerance: float) -> None:
     """Differences (n,) of losses in bits must not exceed a tolerance; `what` names whose they are.
 
     The largest difference is named in the finding.
     """
-    largest = np.abs(off).max(initial=0)
-    problem = f"{what} gives an event {largest:.1e} bits more or fewer than the file"
-    proof.check(largest <= tolerance, problem, len(off))
+    most = largest(off)
+    problem = f"{what} gives an event {most:.1e} bits more or fewer than the file"
+    proof.check(most <= tolerance, problem, len(off))
+
+
+def compare_rounded(
+    proof: Proof, where: str, whose: str, rounding: Rounding, bits: Floats, probs: Floats
+) -> None:
+    """Differences of losses (n,) and of probabilities (n, K) must be what rounding explains.
+
+    `whose` names in findings what the stored ones should be.
+    """
+    off = f"{largest(bits):.1e} bits off, {bits.mean():+.1e} in the mean"
+    problem = f"{where}: losses that are not {whose}: {off}"
+    proof.check(rounding.explains(bits), problem, len(bits))
+    moved = largest(probs)
+    problem = f"{where}: a probability differs by {moved:.1e} from {whose}"
+    proof.check(moved <= rounding.probability, problem, probs.size)
 
 
 def compare_figures(

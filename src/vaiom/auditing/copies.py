@@ -6,7 +6,7 @@ or time would be learned by heart; an asset whose clock runs early tells the oth
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,13 +33,17 @@ STANDARD_ERRORS = 6.0
 MIN_SHARED = 200
 """Bars in which both assets moved, below which a correlation is not judged."""
 DAY_SECONDS = 86_400
+LEAST_SQUARES = 1e-12
+"""In place of a product of variances that is zero."""
 
 Span = tuple[np.int64, np.int64]
+"""First and last target of a split, in seconds."""
 Sizes = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.uint64]
 
 
 class Returns(NamedTuple):
-    """The log returns of one asset, in the order of time."""
+    """The log returns of one asset, in the order of time; arrays of (bars,)."""
 
     seconds: npt.NDArray[np.int64]
     log_ret: npt.NDArray[np.float64]
@@ -83,14 +87,31 @@ class ReturnWindow(NamedTuple):
         return int(self.moves.seconds[self.place])
 
     def sizes(self) -> npt.NDArray[np.float64]:
-        """Sizes of its moves less their mean."""
-        sizes = np.abs(self.moves.log_ret[self.place : self.place + 2 * SAME_SIGNS])
+        """Absolute sizes of its moves less their mean, as a correlation needs them."""
+        own = slice(self.place, self.place + 2 * SAME_SIGNS)
+        sizes = np.abs(self.moves.log_ret[own])
         return np.asarray(sizes - sizes.mean())
 
     def split(self, spans: Mapping[str, Span]) -> str:
         """The split in which it begins."""
-        inside = (name for name, (first, last) in spans.items() if first <= self.second <= last)
-        return next(inside, "no split")
+        for name, (first, last) in spans.items():
+            if first <= self.second <= last:
+                return name
+        return "no split"
+
+    def describe(self, split: str) -> str:
+        """Its asset, start and split, in words."""
+        return f"{self.symbol} from {np.datetime64(self.second, 's')} ({split})"
+
+
+def _are_copies(one: ReturnWindow, other: ReturnWindow) -> bool:
+    """Whether the sizes of moves agree; assets that move together at one time are no copies."""
+    if one.second == other.second:
+        return False
+    x = one.sizes()
+    y = other.sizes()
+    spread = np.sqrt((x @ x) * (y @ y))
+    return bool(x @ y >= SAME_MOVES * spread > 0)
 
 
 @claim("duplicates", "no stretch of returns comes again at another time, in another split or asset")
@@ -100,59 +121,58 @@ def prove_duplicates(
     """Find copies under another symbol or stamp, scaled, turned upside down or with a little noise.
 
     Windows whose signs agree, or are all opposite, are candidates; those whose sizes agree too are
-    copies. A copy inside one split is only noted.
+    copies. A copy inside one split is only noted: it teaches nothing about what is held out. Of
+    each pair of assets and splits the first copy is told.
     """
-    windows, num_windows = _twins(returns)
+    codes = {symbol: _sign_codes(each.moves()) for symbol, each in returns.items()}
     seen = set()
-    for one, other in windows:
-        x = one.sizes()
-        y = other.sizes()
-        alike = x @ y >= SAME_MOVES * np.sqrt((x @ x) * (y @ y)) > 0
-        # Assets that move together at one time are no copies.
-        if not alike or one.second == other.second:
+    for one, other in _twins(returns, codes):
+        if not _are_copies(one, other):
             continue
-        splits = (one.split(spans), other.split(spans))
-        key = (one.symbol, other.symbol, *splits)
-        if key in seen:
-            continue
-        seen.add(key)
-        told = []
-        for window, split in zip((one, other), splits, strict=True):
-            told.append(f"{window.symbol} from {np.datetime64(window.second, 's')} ({split})")
-        copy = " comes again as ".join(told)
-        if splits[0] == splits[1]:
-            proof.notes.append(f"inside one split, {copy}")
-        else:
-            proof.check(False, copy)
-    proof.count += num_windows
-    proof.notes.append(f"stretches of {2 * SAME_SIGNS} moves")
+        split = one.split(spans)
+        other_split = other.split(spans)
+        key = (one.symbol, other.symbol, split, other_split)
+        if key not in seen:
+            seen.add(key)
+            copy = f"{one.describe(split)} comes again as {other.describe(other_split)}"
+            if split == other_split:
+                proof.note(f"inside one split, {copy}")
+            else:
+                proof.check(False, copy)
+    proof.count += sum(map(len, codes.values()))
+    proof.note(f"stretches of {2 * SAME_SIGNS} moves")
 
 
-def _twins(returns: Mapping[str, Returns]) -> tuple[list[tuple[ReturnWindow, ReturnWindow]], int]:
-    """Pairs of windows whose signs agree or are all opposite, and how many windows there are."""
+def _twins(
+    returns: Mapping[str, Returns], codes: Mapping[str, Codes]
+) -> Iterator[tuple[ReturnWindow, ReturnWindow]]:
+    """Pairs of windows whose signs agree or are all opposite, by the codes of their signs."""
     symbols = list(returns)
+    sizes = [len(each) for each in codes.values()]
+    ends = np.cumsum(sizes)
     moves = [each.moves() for each in returns.values()]
-    codes = [_sign_codes(each.log_ret > 0) for each in moves]
-    code = np.concatenate(codes)
-    asset = np.repeat(np.arange(len(codes)), [len(each) for each in codes])
-    place = np.concatenate([np.arange(len(each)) for each in codes])
+
+    def window(index: np.intp) -> ReturnWindow:
+        asset = int(np.searchsorted(ends, index, side="right"))
+        place = int(index - ends[asset]) + sizes[asset]
+        return ReturnWindow(symbols[asset], moves[asset], place)
+
+    code = np.concatenate(list(codes.values()))
     order = np.argsort(code, kind="stable")
+    ordered = code[order]
     # Every window that has a twin is beside one of them.
-    first = np.flatnonzero(code[order][1:] == code[order][:-1])
-
-    def window(at: np.intp) -> ReturnWindow:
-        return ReturnWindow(symbols[asset[at]], moves[asset[at]], place[at])
-
-    pairs = zip(order[first], order[first + 1], strict=True)
-    return [(window(one), window(other)) for one, other in pairs], len(code)
+    for first in np.flatnonzero(ordered[1:] == ordered[:-1]):
+        yield window(order[first]), window(order[first + 1])
 
 
-def _sign_codes(up: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
+def _sign_codes(moves: Returns) -> Codes:
     """One number for the signs of each run of moves, the same for a run and its mirror image."""
+    up = moves.log_ret > 0
     size = max(0, len(up) - 2 * SAME_SIGNS + 1)
+    first = up[:size]
     codes = np.zeros(size, np.uint64)
     for lag in range(SAME_SIGNS):
-        differs = up[lag : lag + size] != up[:size]
+        differs = up[lag : lag + size] != first
         codes |= differs.astype(np.uint64) << np.uint64(lag)
     return codes
 
@@ -162,12 +182,13 @@ def prove_lead_lag(proof: Proof, returns: Mapping[str, Returns]) -> None:
     """Find an asset that moves with another one at a lag, and not at once.
 
     Stamped hours early, it tells the other's future. The correlation at a lag must be beyond chance
-    and twice that at one stamp, over all bars or in a block of them.
+    and twice that at one stamp, over all bars or in a block of them: a clock may be wrong for a
+    summer only. Markets that open in turn follow each other, so days are not examined.
     """
     symbols = list(returns)
     moves = [each.moves() for each in returns.values()]
     if len(moves) < 2 or _median_step(moves) >= DAY_SECONDS:
-        proof.notes.append(
+        proof.note(
             "not run: needs several assets, and bars under a day: markets of one day close in turn"
         )
         return
@@ -182,7 +203,7 @@ def prove_lead_lag(proof: Proof, returns: Mapping[str, Returns]) -> None:
     for block in blocks:
         since = np.datetime64(int(stamps[block][0]), "s")
         largest = max(largest, _find_leaders(proof, symbols, sizes[:, block], since))
-    proof.notes.append(
+    proof.note(
         f"largest correlation {largest:.2f} at lags of 1 to {LAGS} bars, in blocks of {BLOCK}"
     )
 
@@ -200,13 +221,13 @@ def _find_leaders(
         chance = STANDARD_ERRORS / np.sqrt(np.maximum(shared, 1))
         beyond = np.abs(apart) > np.maximum(chance, 2 * np.abs(together))
         proof.count += apart.size
-        for pair in np.argwhere(beyond & (np.minimum(shared, met) >= MIN_SHARED)):
-            leader, follower = pair
+        enough = np.minimum(shared, met) >= MIN_SHARED
+        for leader, follower in np.argwhere(beyond & enough):
             ahead = f"{symbols[leader]} runs {lag} bars ahead of {symbols[follower]}"
-            at_lag = f"{apart[leader, follower]:+.2f}"
-            at_once = f"{together[leader, follower]:+.2f}"
-            found = f"correlation {at_lag}, at one stamp {at_once}"
-            proof.check(False, f"{ahead} from {since} on: {found}", count=0)
+            at_lag = f"correlation {apart[leader, follower]:+.2f}"
+            at_once = f"at one stamp {together[leader, follower]:+.2f}"
+            problem = f"{ahead} from {since} on: {at_lag}, {at_once}"
+            proof.check(False, problem, count=0)
     return largest
 
 
@@ -221,9 +242,13 @@ def _correlation(sizes: Sizes, lag: int) -> tuple[Sizes, Sizes]:
 
     Bars count in which both moved; the second matrix is how many there are.
     """
-    now = sizes[:, : sizes.shape[1] - lag]
-    later = sizes[:, lag:]
-    moved_now = (now != 0).astype(np.float32)
-    moved_later = (later != 0).astype(np.float32)
-    squares = ((now * now) @ moved_later.T) * (moved_now @ (later * later).T)
-    return (now @ later.T) / np.sqrt(np.maximum(squares, 1e-12)), moved_now @ moved_later.T
+    moved = (sizes != 0).astype(np.float32)
+    squares = sizes * sizes
+    now = slice(0, sizes.shape[1] - lag)
+    later = slice(lag, None)
+    shared = moved[:, now] @ moved[:, later].T
+    products = sizes[:, now] @ sizes[:, later].T
+    variance_now = squares[:, now] @ moved[:, later].T
+    variance_later = moved[:, now] @ squares[:, later].T
+    spread = np.sqrt(np.maximum(variance_now * variance_later, LEAST_SQUARES))
+    return products / spread, shared

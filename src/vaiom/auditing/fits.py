@@ -62,7 +62,7 @@ def check_dependence(
         same = same and np.allclose(before, after, rtol=0, atol=PROBABILITY_TOLERANCE)
         problem = f"dependence: another state after {cut} with other rows after it"
         proof.check(same, problem, len(stamps))
-    proof.notes.append(f"dependence: {config.cuts} cuts, {DEPENDENCE_STAMPS} stamps before each")
+    proof.note(f"dependence: {config.cuts} cuts, {DEPENDENCE_STAMPS} stamps before each")
 
 
 def _state_at(

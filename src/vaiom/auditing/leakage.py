@@ -111,7 +111,7 @@ def prove_future(
         for how in DAMAGES:
             after = pipeline.corpus(damage_after(bars, cut, how, rng), before.tokenizer)
             _compare(proof, pipeline, before, after, cut, f"{how} after {cut}", rng)
-    proof.notes.append(f"{len(cuts)} cuts, {len(DAMAGES)} kinds of damage")
+    proof.note(f"{len(cuts)} cuts, {len(DAMAGES)} kinds of damage")
     without_model = replace(pipeline, predictor=None)
     num_short = 0
     moments = rare_moments(bars) if config.rare_cuts else {}
@@ -124,7 +124,7 @@ def prove_future(
             new = pipeline.corpus(damaged, before.tokenizer)
             _compare(proof, without_model, old, new, cut, f"{how} after {cut} ({kind})", rng)
             num_short += 1
-    proof.notes.append(
+    proof.note(
         f"{num_short} short cuts: hours of the week, months, missing bars, week ends, holidays, "
         f"ends of assets"
     )
@@ -311,4 +311,4 @@ def prove_refit(proof: Proof, pipeline: Pipeline, bars: Bars, corpus: Corpus, se
             continue
         for name, digest in hashes.items():
             proof.check(again.get(name) == digest, f"later bars {how}: {name} was fitted otherwise")
-    proof.notes.append(", ".join(hashes))
+    proof.note(", ".join(hashes))

@@ -57,7 +57,7 @@ def compare_forecasts_of_others(work: Workspace, folder: Run, split: str) -> Non
     proof.check(stored["looks"] in numbers, problem)
     ours |= {name: stored[name] for name in GIVEN}
     compare_figures(proof, ours, stored, where)
-    proof.notes.append(f"{where}: forecasts of others, taken as they were given")
+    proof.note(f"{where}: forecasts of others, taken as they were given")
 
 
 def _rows_inside(work: Workspace, split: str, events: ScoredEvents) -> Rows | None:

@@ -30,7 +30,7 @@ QUOTED = 200
 def compare_page(proof: Proof, run: AuditedRun) -> None:
     """The report must be what `vaiom report` writes from the run's files and the page's inputs."""
     if not run.files.report.is_file():
-        proof.notes.append(f"the run has no {REPORT_NAME} (vaiom report)")
+        proof.note(f"the run has no {REPORT_NAME} (vaiom report)")
         return
     page = run.files.report.read_text(errors="replace")
     try:
@@ -57,7 +57,7 @@ def compare_page(proof: Proof, run: AuditedRun) -> None:
         drew = f"matplotlib {inputs.matplotlib} drew them and this is {now.inputs.matplotlib}"
         skipped[FIGURES] = drew
     for name, why in skipped.items():
-        proof.notes.append(f"{REPORT_NAME}, {name}: not compared, {why}")
+        proof.note(f"{REPORT_NAME}, {name}: not compared, {why}")
     _compare_parts(proof, expected, _parts(page), skipped.keys())
 
 
@@ -70,7 +70,7 @@ def _note_places(proof: Proof, run: AuditedRun, inputs: Inputs, now: Inputs) -> 
     unknown = [repr(text) for text in told if text not in known]
     if unknown:
         elsewhere = "; ".join(unknown)
-        proof.notes.append(f"{REPORT_NAME} says that it was written elsewhere: {elsewhere}")
+        proof.note(f"{REPORT_NAME} says that it was written elsewhere: {elsewhere}")
 
 
 def _contents_then(proof: Proof, run: AuditedRun, inputs: Inputs, now: RunContents) -> RunContents:

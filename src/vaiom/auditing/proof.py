@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, Generic, ParamSpec
 
+import numpy as np
+
 P = ParamSpec("P")
 
 PASSED = "passed"
@@ -75,12 +77,16 @@ class Proof:
         """The findings that are printed."""
         return self.findings[:MAX_SHOWN]
 
-    def check(self, holds: bool, problem: str, count: int = 1) -> bool:
+    def check(self, holds: bool | np.bool_, problem: str, count: int = 1) -> bool:
         """Count comparisons, and record the problem unless they hold; returns whether they do."""
         self.count += count
         if not holds:
             self.findings.append(problem)
-        return holds
+        return bool(holds)
+
+    def note(self, text: str) -> None:
+        """Tell a measured figure, or what was not checked and why."""
+        self.notes.append(text)
 
     def summary(self) -> dict[str, Any]:
         """As `vaiom audit --json` shows it."""

@@ -46,13 +46,13 @@ def prove_provenance(
     """Follow the hashes from the bars to the evaluations; each file must be of the one before."""
     _check_manifest(proof, corpus)
     if bars is None:
-        proof.notes.append("the bars' own hashes need --bars")
+        proof.note("the bars' own hashes need --bars")
     else:
         _check_bars(proof, corpus, bars)
     if run is not None:
         _check_checkpoint(proof, run)
         if run.corpus is not corpus and run.checkpoint.provenance.purpose != USE:
-            proof.notes.append("the run has other split boundaries than its corpus was built with")
+            proof.note("the run has other split boundaries than its corpus was built with")
         _check_ancestors(proof, run)
         for split, stored in run.evaluations().items():
             _check_evaluation(proof, run, split, stored)
@@ -76,7 +76,7 @@ def _check_manifest(proof: Proof, corpus: Corpus) -> None:
     proof.check(taken == sizes, "the manifest lists inputs of other rows")
     like = corpus.manifest.get("like")
     if like:
-        proof.notes.append(
+        proof.note(
             f"its buckets are of a model, {like[:16]}: what they were fitted on is not shown here"
         )
 
@@ -116,7 +116,7 @@ def _check_checkpoint(proof: Proof, run: AuditedRun) -> None:
     configured = experiment_of_run(run.files.path)
     proof.check(own.sha256 == configured.sha256, f"{CONFIG_NAME} describes another experiment")
     for name, (new, old) in changed(own, configured).items():
-        proof.notes.append(
+        proof.note(
             f"{CONFIG_NAME} says {name} {new}, {BEST_NAME} {old}: as after resuming with other "
             f"settings"
         )
@@ -128,7 +128,7 @@ def _check_ancestors(proof: Proof, run: AuditedRun) -> None:
     experiment = experiment_of_checkpoint(run.checkpoint)
     name = run.files.start.name
     if origin.start_sha256 and not run.files.start.is_file():
-        proof.notes.append(f"{name}, the weights that it started from, is gone")
+        proof.note(f"{name}, the weights that it started from, is gone")
     elif origin.start_sha256:
         start = load_checkpoint(run.files.start)
         same = start.sha256 == origin.start_sha256
@@ -140,7 +140,7 @@ def _check_ancestors(proof: Proof, run: AuditedRun) -> None:
     for number, expected in enumerate(teachers_of(experiment), start=1):
         best = Run(run.files.teachers / str(number)).best
         if not best.is_file():
-            proof.notes.append(f"teacher {number} is gone: what it has learned from is not shown")
+            proof.note(f"teacher {number} is gone: what it has learned from is not shown")
             continue
         teacher = load_checkpoint(best)
         same = teacher.provenance.splits == origin.splits

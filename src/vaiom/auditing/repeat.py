@@ -50,14 +50,14 @@ def prove_repeat(
     found = f"{hashes}, largest difference of a parameter {max(differences):.1e}"
     steps = experiment.train.steps
     proof.check(same, f"two trainings of {steps} steps differ: {found}", len(differences))
-    proof.notes.append(f"{steps} steps: {found}; Validation {' and '.join(bits)} bits")
+    proof.note(f"{steps} steps: {found}; Validation {' and '.join(bits)} bits")
     if full and on_cpu:
         problem = (
             f"the run's own {BEST_NAME} is another: it was not trained so, or not with "
             f"these threads"
         )
         if proof.check(own.sha256 == first.sha256, problem):
-            proof.notes.append(f"the run's own {BEST_NAME} is the same")
+            proof.note(f"the run's own {BEST_NAME} is the same")
 
 
 def _differences(one: Checkpoint, other: Checkpoint) -> list[float]:

@@ -69,12 +69,18 @@ class Rounding:
     """Of the mean loss; small, as rounding errors have no preferred sign."""
     probability: float
 
+    def __str__(self) -> str:
+        return (
+            f"{self.precision} arithmetic explains {self.bits:.1e} bits of an event, "
+            f"{self.mean_bits:.1e} of their mean"
+        )
+
     def explains(self, bits: Floats) -> bool:
         """Whether these differences of losses (n,) can be rounding."""
-        largest = np.abs(bits).max(initial=0)
         rms = np.sqrt(np.mean(bits**2))
-        mean = abs(bits.mean())
-        return bool(largest <= self.bits and rms <= self.rms_bits and mean <= self.mean_bits)
+        one_event = np.abs(bits).max(initial=0) <= self.bits
+        together = rms <= self.rms_bits and abs(bits.mean()) <= self.mean_bits
+        return bool(one_event and together)
 
     def of_figures(self, num_events: int) -> dict[str, float]:
         """By part of an evaluation, how far its figures may be off if another machine answered.
@@ -103,14 +109,15 @@ def measure_rounding(
     if precision != "float32":
         others.append(answer(network, torch.float16))
     ids = class_ids(buckets, now.shape[1])[:, None]
-    largest = rms = mean = probability = 0.0
+    measured = []
     for other in others:
         bits = (now - other) / np.log(2)
-        own = np.take_along_axis(bits, ids, axis=1).mean()
-        largest = max(largest, float(np.abs(bits).max()))
-        rms = max(rms, float(np.sqrt(np.mean(bits**2))))
-        mean = max(mean, float(abs(own) + bits.std() / np.sqrt(len(bits))))
-        probability = max(probability, float(np.abs(np.exp(now) - np.exp(other)).max()))
+        mean = abs(np.take_along_axis(bits, ids, axis=1).mean())
+        mean_error = bits.std() / np.sqrt(len(bits))
+        moved = np.exp(now) - np.exp(other)
+        rms = np.sqrt(np.mean(bits**2))
+        measured.append([np.abs(bits).max(), rms, mean + mean_error, np.abs(moved).max()])
+    largest, rms, mean, probability = np.max(measured, axis=0).tolist()
     return Rounding(
         precision=precision,
         bits=EVENT_MARGIN * largest,

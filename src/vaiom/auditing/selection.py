@@ -48,9 +48,7 @@ def prove_selection(proof: Proof, corpus: Corpus, run: AuditedRun | None = None)
     _check_ledger(proof, corpus)
     if run is None:
         return
-    proof.notes.append(
-        "what a training has read is shown by training again (--repeat --full), not here"
-    )
+    proof.note("what a training has read is shown by training again (--repeat --full), not here")
     _check_log(proof, run)
     _check_validation(proof, run)
     _check_looks(proof, corpus, run)
@@ -72,14 +70,14 @@ def _check_ledger(proof: Proof, corpus: Corpus) -> None:
         models = Counter(look.run for look in model_accesses(corpus, split))
         if models:
             names = [f"{name} ({times})" if times > 1 else name for name, times in models.items()]
-            proof.notes.append(f"{split}: scored {models.total()} times, by {', '.join(names)}")
+            proof.note(f"{split}: scored {models.total()} times, by {', '.join(names)}")
     if not looks:
-        proof.notes.append("no look is recorded")
+        proof.note("no look is recorded")
         return
-    proof.notes.append(f"{len(looks)} looks in the ledger, SHA-256 {heads[-1]}")
+    proof.note(f"{len(looks)} looks in the ledger, SHA-256 {heads[-1]}")
     unchained = sum(look.previous is None for look in looks)
     if unchained:
-        proof.notes.append(
+        proof.note(
             f"{unchained} looks are older than the chain: nothing shows whether there were more"
         )
 
@@ -154,7 +152,7 @@ def _check_validation_of(proof: Proof, run: AuditedRun, file: Path, model: Model
             f"{mean:.6f}"
         )
         proof.check(holds, problem, len(chosen))
-    proof.notes.append(
+    proof.note(
         f"step {origin.step}: {mean:.6f} Validation bits over {len(chosen):,} events, claimed "
         f"{origin.validation_bits}"
     )
@@ -175,7 +173,7 @@ def _check_looks(proof: Proof, corpus: Corpus, run: AuditedRun) -> None:
             problem = f"{split}: looked at, but its evaluation is gone (vaiom evaluate)"
             proof.check(split in stored, problem)
         elif split not in stored:
-            proof.notes.append(
+            proof.note(
                 f"{split}: looked at with this checkpoint as {name}, and its evaluation is not here"
             )
     for split, each in stored.items():
@@ -211,14 +209,14 @@ def _check_evaluation(
     left_out = sorted(scored - stored["bits"].keys())
     if left_out:
         names = ", ".join(left_out)
-        proof.notes.append(f"{split}: baselines scored before, and not shown: {names}")
+        proof.note(f"{split}: baselines scored before, and not shown: {names}")
     # Other processes that scored at the same time may have been counted too.
     counted = bool(own) and own[0] <= (count or 0) <= len(models)
     problem = f"{split}: scored {count} times by then, the ledger says otherwise"
     proof.check(counted, problem)
     if counted and count < own[-1]:
         again = f"look {own[-1]} by then was of the same checkpoint"
-        proof.notes.append(f"{split}: counts {count} looks, and {again}")
+        proof.note(f"{split}: counts {count} looks, and {again}")
 
 
 def _check_refit(proof: Proof, corpus: Corpus, run: AuditedRun) -> None:
@@ -231,4 +229,4 @@ def _check_refit(proof: Proof, corpus: Corpus, run: AuditedRun) -> None:
             looked = any((look.split, look.num_events) == (split, count) for look in looks)
             problem = f"{split}: selected on {count} of its events, but the look is not"
             proof.check(looked, f"{problem} in the ledger")
-            proof.notes.append(f"selected on {count:,} events that the corpus holds out as {split}")
+            proof.note(f"selected on {count:,} events that the corpus holds out as {split}")

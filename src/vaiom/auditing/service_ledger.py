@@ -75,12 +75,12 @@ def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
     judged = [each for each in known if each.repeated or not each.withdrawn]
     unjudged = sum(each.withdrawn and not each.repeated for each in forecasts)
     if unjudged:
-        proof.notes.append(
+        proof.note(
             f"{unjudged} forecasts followed bars that the service removed: they are not judged"
         )
     _score(proof, model, corpus, judged)
     _note_late(proof, corpus, known)
-    proof.notes.append(f"SHA-256 of the ledger: {sha256_file(file)}")
+    proof.note(f"SHA-256 of the ledger: {sha256_file(file)}")
 
 
 def _read_in_order(proof: Proof, file: Path, model: str, reads_others: bool) -> list[OnRecord]:
@@ -112,7 +112,7 @@ def _read_in_order(proof: Proof, file: Path, model: str, reads_others: bool) -> 
     proof.check(bool(own), f"no forecast of this model, {model[:16]}")
     others = len(record) - len(own)
     if others:
-        proof.notes.append(f"{others} forecasts of other models are not judged")
+        proof.note(f"{others} forecasts of other models are not judged")
     return own
 
 
@@ -178,7 +178,7 @@ def _make_again(
         problem = f"{made.symbol}, {made.as_of}: the model forecasts otherwise"
         proof.check(each.repeated or each.withdrawn, problem)
     again = sum(each.repeated for each in repeatable)
-    proof.notes.append(
+    proof.note(
         f"{again} of {len(forecasts)} forecasts made again, largest difference {largest:.1e}"
     )
 
@@ -200,7 +200,7 @@ def _score(
             _check_settlement(proof, corpus, each.settled, each.row, ours)
     history = model.checkpoint.config.history
     if not len(corpus.endpoints(TRAIN, history)):
-        proof.notes.append("no Train events in these bars: without baselines there is no e-value")
+        proof.note("no Train events in these bars: without baselines there is no e-value")
         return
     own = bits[scored]
     stamps = corpus.target_timestamps[rows[scored]].tolist()
@@ -209,7 +209,7 @@ def _score(
     for name, theirs in others.items():
         gain = f"{(theirs - own).mean():+.4f} bits a bar over {size}"
         evidence = e_value(stamps, own.tolist(), theirs.tolist())
-        proof.notes.append(f"against {name}: {gain}, e = {evidence:.3g}")
+        proof.note(f"against {name}: {gain}, e = {evidence:.3g}")
 
 
 def _check_settlement(
@@ -232,6 +232,4 @@ def _note_late(proof: Proof, corpus: Corpus, forecasts: Sequence[OnRecord]) -> N
         end = corpus.target_timestamps[each.row].astype("datetime64[us]").item()
         late += bool(end and each.time > (end + CLOCK_ALLOWANCE).isoformat())
     if late:
-        proof.notes.append(
-            f"{late} forecasts were recorded after their bar by the service's own clock"
-        )
+        proof.note(f"{late} forecasts were recorded after their bar by the service's own clock")

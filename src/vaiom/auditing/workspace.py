@@ -123,16 +123,16 @@ class Workspace:
         self, where: str, name: str, rows: Rows, events: ScoredEvents, fits: Path | None
     ) -> None:
         """The stored losses are those of the baseline fitted again, or of its stored fit."""
-        notes = self.proof.notes
+        proof = self.proof
         what = f"{where}: {name}"
         fitted = self.run.fitted(name, fits)
         if fitted is None:
-            notes.append(f"{what} was not computed again (--baselines fits those that are named)")
+            proof.note(f"{what} was not computed again (--baselines fits those that are named)")
             return
         if name not in self.run.config.baselines:
-            notes.append(f"{what} by its stored fit, not fitted again (--baselines {name} does)")
+            proof.note(f"{what} by its stored fit, not fitted again (--baselines {name} does)")
         bits = event_bits(fitted.predict_proba(self.corpus, rows), events.buckets)
-        compare_losses(self.proof, what, bits - events.bits[name], BASELINE_BITS)
+        compare_losses(proof, what, bits - events.bits[name], BASELINE_BITS)
 
 
 def unseal_of(split: str) -> str | None:
