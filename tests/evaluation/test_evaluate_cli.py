@@ -6,6 +6,9 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,6 @@ from simulated_market import TINY_SPLITS, TinyRuns
 from vaiom.baselines.base import BASELINES
 from vaiom.baselines.counts import Frequency, Markov
 from vaiom.baselines.stored_losses import save_losses
-from vaiom.cli.main import main
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.splits import SplitConfig
 from vaiom.corpus.store import Corpus, open_corpus
@@ -25,8 +27,9 @@ from vaiom.evaluation.access_ledger import LEDGER_NAME, ledger_heads, model_acce
 from vaiom.evaluation.evaluate import evaluate_run
 from vaiom.evaluation.predictor import ModelPredictor
 from vaiom.evaluation.record import SampleSize, caveats_of
-from vaiom.evaluation.scores import event_bits, read_events
+from vaiom.evaluation.scores import event_bits, losses_of, read_events
 from vaiom.model.checkpoint import load_model
+from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
 
 
@@ -39,79 +42,101 @@ def place(tiny: TinyRuns, tmp_path: Path) -> Path:
     return tmp_path
 
 
-class Ran:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
+@pytest.fixture
+def command(vaiom: Any, place: Path) -> Callable[[str], Any]:
+    """Runs a command line as it is typed; AT stands for the folder of the copies."""
+
+    def run(line: str) -> Any:
+        return vaiom(*line.replace("AT/", f"{place}/").split())
+
+    return run
 
 
-def vaiom(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object
-) -> Ran:
-    monkeypatch.setattr(sys, "argv", ["vaiom", *map(str, words)])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    return Ran(int(caught.value.code or 0), *capsys.readouterr())
+EVALUATE = "evaluate AT/seed17 --corpus AT/corpus --device cpu "
 
 
-def test_figures_are_those_of_the_events_and_each_test_look_counts(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_figures_are_those_of_the_events_and_each_test_access_counts(
+    place: Path, command: Callable[[str], Any]
 ) -> None:
-    corpus, run = open_corpus(place / "corpus"), place / "seed17"
-    base = ["evaluate", run, "--corpus", corpus.path, "--device", "cpu"]
-    ran = vaiom(monkeypatch, capsys, *base, "--split", "validation", "--json")
-    assert ran.code == 0, ran.err
-    got = json.loads(ran.out)
-    assert got == json.loads((run / "evaluation-validation.json").read_text())
+    corpus = open_corpus(place / "corpus")
+    run = Run(place / "seed17")
+    got = command(EVALUATE + "--split validation --json").json()
+    assert got == json.loads(run.evaluation("validation").read_text())
     rows = corpus.endpoints("validation", 16)
-    events = read_events(run, "validation")
-    model = event_bits(
-        ModelPredictor.load(Run(run).best, "cpu").predict_proba(corpus, rows), events.buckets
-    )
-    np.testing.assert_allclose(events.bits["model"], model, atol=1e-5)
-    fitted = Frequency().fit(corpus, corpus.endpoints("train", 16))
-    frequency = event_bits(fitted.predict_proba(corpus, rows), events.buckets)
+    events = read_events(run.path, "validation")
+    model = ModelPredictor.load(run.best, "cpu")
+    bits = event_bits(model.predict_proba(corpus, rows), events.buckets)
+    np.testing.assert_allclose(events.bits["model"], bits, atol=1e-5)
+    [frequency] = losses_of([Frequency()], corpus, rows, 16).values()
     np.testing.assert_array_equal(events.bits["frequency"], frequency)
     assert list(got["bits"]) == ["model", "frequency", "markov", "hour_of_week"]
-    assert got["bits"]["model"] == pytest.approx(model.mean(), abs=1e-5)
+    assert got["bits"]["model"] == pytest.approx(bits.mean(), abs=1e-5)
     gain = got["against"][0]["gain"]
-    assert gain["gain_bits"] == pytest.approx((frequency - model).mean(), abs=1e-5)
+    assert gain["gain_bits"] == pytest.approx((frequency - bits).mean(), abs=1e-5)
     assert gain["asset_months"]["num_blocks"] == 4
     assert set(got["by"]) == {"asset", "month", "hour", "bucket", "vol_regime"}
-    assert sum(each["num_events"] for each in got["by"]["hour"]) == got["num_events"] == len(rows)
-    assert (got["looks"], got["seeds"], got["all_tests"]) == (None, None, None)
-    model = load_model(run)
-    assert (
-        (got["seed"], got["step"])
-        == (model.provenance.seed, model.provenance.step)
-        == (17, got["step"])
-    )
-    assert (got["checkpoint_sha256"], got["corpus_sha256"]) == (model.sha256, corpus.sha256)
-    assert (got["run"], got["corpus"], got["experiment"]) == (str(run), str(corpus.path), "tiny")
-    assert (got["precision"], got["baselines"], got["horizons"]) == ("float32", None, None)
     hours = corpus.target_timestamps[rows].astype("datetime64[h]").astype(int) % 24
-    assert {each["group"]: each["num_events"] for each in got["by"]["hour"]} == {
-        str(hour): int((hours == hour).sum()) for hour in range(24) if (hours == hour).any()
-    }
+    by_hour = {int(each["group"]): each["num_events"] for each in got["by"]["hour"]}
+    assert by_hour == Counter(hours.tolist())
     inside = corpus.log_ret_next[corpus.split_codes == corpus.splits.code("validation")]
     assert got["zero_share"] == np.mean(inside == 0)
     assert len(got["mixture"]["mean_weight"]) == 4
+    provenance = model.checkpoint.provenance
+    expected = {
+        "looks": None,
+        "seeds": None,
+        "all_tests": None,
+        "baselines": None,
+        "horizons": None,
+        "num_events": len(rows),
+        "seed": 17,
+        "step": provenance.step,
+        "experiment": "tiny",
+        "precision": "float32",
+        "checkpoint_sha256": model.checkpoint.sha256,
+        "corpus_sha256": corpus.sha256,
+        "run": str(run.path),
+        "corpus": str(corpus.path),
+    }
+    assert {name: got[name] for name in expected} == expected
     assert not (place / "corpus" / LEDGER_NAME).exists()
 
     for count, split in ((1, "test-h1"), (2, "test-h1"), (1, "test-h2")):
-        ran = vaiom(monkeypatch, capsys, *base, "--split", split)
+        ran = command(f"{EVALUATE} --split {split}")
         assert ran.code == 0, ran.err
-        shown = (
-            (ran.out + ran.err[ran.err.rindex("events\n") :])
-            .replace(str(place), "runs")
-            .splitlines()
-        )
+        told = ran.out + ran.err[ran.err.rindex("events\n") :]
+        shown = told.replace(str(place), "runs").splitlines()
         assert shown[0].startswith("On ")  # the verdict
         assert max(map(len, shown)) <= 80, max(shown, key=len)
         assert len(model_accesses(corpus, split)) == count
         times = "once, now" if count == 1 else f"{count} times, this one included"
         assert f"looked at {times}" in " ".join(ran.err.split())
-    both = json.loads((run / "evaluation-test-h2.json").read_text())["all_tests"][0]["gain"]
-    assert both["num_events"] == len(read_events(run, "test-h1")) + len(read_events(run, "test-h2"))
+    both = json.loads(run.evaluation("test-h2").read_text())["all_tests"][0]["gain"]
+    parts = [read_events(run.path, split) for split in ("test-h1", "test-h2")]
+    assert both["num_events"] == sum(map(len, parts))
+
+
+def test_an_evaluation_enters_the_model_once_for_each_row(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With horizons and joint figures too; without other assets is another question."""
+    corpus = open_corpus(place / "corpus")
+    run = place / "seed17"
+    model = ModelPredictor.load(Run(run).best, "cpu")
+    rows = corpus.endpoints("validation", 16)
+    some = rows[::3]
+    alone = model.predict_proba(corpus, some)
+    states = model.predict_states(corpus, some)
+    model.compute(corpus, rows)
+    monkeypatch.setattr(Vaiom, "hidden", None)
+    np.testing.assert_allclose(model.predict_proba(corpus, some), alone, atol=1e-6)
+    for found, expected in zip(model.predict_states(corpus, some) or (), states or (), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_array_equal(
+        model.inputs(corpus, some), corpus.inputs(model.checkpoint.config)[some]
+    )
+    with pytest.raises(TypeError):  # a row that was not computed needs the model
+        model.predict_proba(corpus, np.array([rows[0] - 1]))
 
 
 def test_all_tests_together_follow_the_events_and_the_checkpoint(
@@ -220,23 +245,9 @@ def test_small_samples_and_refits_have_caveats(
 
 
 def test_a_single_month_prints_what_cannot_be_said(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: Callable[[str], Any],
 ) -> None:
-    ran = vaiom(
-        monkeypatch,
-        capsys,
-        "evaluate",
-        place / "seed17",
-        "--corpus",
-        place / "corpus",
-        "--split",
-        "test-h1",
-        "--device",
-        "cpu",
-        "--all",
-        "--out",
-        place / ("-long" * 20),
-    )
+    ran = command(f"{EVALUATE} --split test-h1 --all --out AT/{'-long' * 20}")
     assert f"{'-long' * 20}/evaluation-" in ran.err  # words of more than a line are not broken
     assert "One month only: the month-clustered interval is undefined." in ran.err
     assert "undefined" in ran.out
@@ -246,47 +257,21 @@ def test_a_single_month_prints_what_cannot_be_said(
 
 
 def test_stored_losses_and_other_seeds_stand_beside_the_run(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Path, command: Callable[[str], Any]
 ) -> None:
     corpus = open_corpus(place / "corpus")
-    rows = corpus.endpoints("validation", 16)
-    save_losses(place / "stored", corpus, "validation", {"guess": np.full(len(rows), 4.0)}, 16)
-    common = [
-        "--corpus",
-        corpus.path,
-        "--split",
-        "validation",
-        "--baselines",
-        place / "stored",
-        "--device",
-        "cpu",
-    ]
-    refused = vaiom(
-        monkeypatch, capsys, "evaluate", place / "seed17", *common, "--seed-run", place / "seed29"
-    )
-    assert refused.code == 2
-    assert "no scored events" in refused.err
-    first = vaiom(monkeypatch, capsys, "evaluate", place / "seed29", *common)
-    assert first.code == 0, first.err
-    ran = vaiom(
-        monkeypatch,
-        capsys,
-        "evaluate",
-        place / "seed17",
-        *common,
-        "--seed-run",
-        place / "seed29",
-        "--json",
-    )
-    got = json.loads(ran.out)
+    guess = np.full(len(corpus.endpoints("validation", 16)), 4.0)
+    save_losses(place / "stored", corpus, "validation", {"guess": guess}, 16)
+    on = "--split validation --baselines AT/stored "
+    assert "no scored events" in command(f"{EVALUATE} {on} --seed-run AT/seed29").err
+    assert command(EVALUATE.replace("seed17", "seed29") + on).code == 0
+    got = command(f"{EVALUATE} {on} --seed-run AT/seed29 --json").json()
     assert list(got["bits"]) == ["model", "guess"]
     assert got["bits"]["guess"] == 4.0
     seeds = got["seeds"]["guess"]
     assert len(seeds["bits"]) == 2
     assert seeds["seed_sd_bits"] == pytest.approx(np.std(list(seeds["bits"].values()), ddof=1))
-    itself = vaiom(
-        monkeypatch, capsys, "evaluate", place / "seed17", *common, "--seed-run", place / "seed17"
-    )
+    itself = command(f"{EVALUATE} {on} --seed-run AT/seed17")
     assert itself.code == 2
     assert "another seed of itself" in itself.err
 
@@ -303,93 +288,56 @@ def earlier_boundaries(tiny: TinyRuns, place: Path) -> Corpus:
 
 
 def test_refusals_are_clear_and_leave_nothing(
-    place: Path, tiny: TinyRuns, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Path, tiny: TinyRuns, command: Callable[[str], Any]
 ) -> None:
-    later = SplitConfig(
-        train_end=TINY_SPLITS.validation[0],
-        validation=TINY_SPLITS.validation,
-        tests=TINY_SPLITS.tests,
-        seal=TINY_SPLITS.seal,
-    )
+    later = replace(TINY_SPLITS, train_end=TINY_SPLITS.validation[0])
     build_corpus(tiny.bars, place / "later", CorpusConfig(splits=later))
     earlier_boundaries(tiny, place)
     cases = [
-        ("corpus", ["--split", "train"], "not held out"),
-        ("corpus", ["--split", "buffer"], "not held out"),
-        ("corpus", ["--split", "test-h3"], "test-h1, test-h2"),
-        ("corpus", ["--split", "sealed"], "--unseal sealed"),
-        ("corpus", ["--split", "sealed", "--unseal", "test-h1"], "must name the split"),
-        ("corpus", ["--split", "test-h1", "--unseal", "sealed"], "must name the split"),
-        ("corpus", ["--split", "test-h1", "--baselines", place / "nowhere"], "no stored losses"),
-        ("later", ["--split", "test-h1"], "another tokenizer"),
-        ("earlier", ["--split", "test-h1"], "selected on targets of this split"),
-        ("nowhere", ["--split", "test-h1"], "not a corpus"),
+        ("corpus --split train", "not held out"),
+        ("corpus --split buffer", "not held out"),
+        ("corpus --split test-h3", "test-h1, test-h2"),
+        ("corpus --split sealed", "--unseal sealed"),
+        ("corpus --split sealed --unseal test-h1", "must name the split"),
+        ("corpus --split test-h1 --unseal sealed", "must name the split"),
+        ("corpus --split test-h1 --baselines AT/nowhere", "no stored losses"),
+        ("later --split test-h1", "another tokenizer"),
+        ("earlier --split test-h1", "selected on targets of this split"),
+        ("nowhere --split test-h1", "not a corpus"),
     ]
-    before = sorted(path.name for path in (place / "seed17").iterdir())
-    for corpus, words, says in cases:
-        ran = vaiom(
-            monkeypatch, capsys, "evaluate", place / "seed17", "--corpus", place / corpus, *words
-        )
+    before = sorted(place.joinpath("seed17").iterdir())
+    for words, says in cases:
+        ran = command(f"evaluate AT/seed17 --corpus AT/{words}")
         assert (ran.code, ran.out) == (2, ""), (words, ran.err)
         assert says in ran.err, (words, ran.err)
-    assert sorted(path.name for path in (place / "seed17").iterdir()) == before
+    assert sorted(place.joinpath("seed17").iterdir()) == before
     assert not list(place.rglob(LEDGER_NAME))
 
 
 def test_the_sealed_split_opens_when_it_is_named_and_is_recorded(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Path, command: Callable[[str], Any]
 ) -> None:
-    words = [
-        "--corpus",
-        place / "corpus",
-        "--split",
-        "sealed",
-        "--unseal",
-        "sealed",
-        "--device",
-        "cpu",
-        "--json",
-    ]
-    ran = vaiom(monkeypatch, capsys, "evaluate", place / "seed17", *words)
-    assert (
-        json.loads(ran.out)["looks"]
-        == len(model_accesses(open_corpus(place / "corpus"), "sealed"))
-        == 1
-    )
+    opened = "--split sealed --unseal sealed --json"
+    found = command(EVALUATE + opened).json()
+    assert found["looks"] == len(model_accesses(open_corpus(place / "corpus"), "sealed")) == 1
+    baselines = "baselines AT/corpus --out AT/b --only frequency"
     context = load_model(place / "seed17").config.history
-    words = [
-        "--split",
-        "sealed",
-        "--unseal",
-        "sealed",
-        "--only",
-        "frequency",
-        "--context",
-        context,
-        "--json",
-    ]
-    scored = vaiom(monkeypatch, capsys, "baselines", place / "corpus", "--out", place / "b", *words)
-    assert json.loads(scored.out)["events"] == json.loads(ran.out)["num_events"]
+    scored = command(f"{baselines} {opened} --context {context}").json()
+    assert scored["events"] == found["num_events"]
     # All splits that a run was judged on, the sealed one only where it is named.
     Run(place / "seed17").evaluation("validation").touch()
-    words = [
-        "baselines",
-        place / "corpus",
-        "--out",
-        place / "b",
-        "--only",
-        "frequency",
-        "--for",
-        place / "seed17",
-    ]
-    assert "pass --unseal sealed" in vaiom(monkeypatch, capsys, *words).err
-    made = vaiom(monkeypatch, capsys, *words, "--unseal", "sealed", "--json")
-    assert list(json.loads(made.out)["splits"]) == ["sealed", "validation"]
+    of_run = f"{baselines} --for AT/seed17"
+    assert "pass --unseal sealed" in command(of_run).err
+    made = command(f"{of_run} --unseal sealed --json").json()
+    assert list(made["splits"]) == ["sealed", "validation"]
 
 
 def test_it_works_where_only_numpy_and_pytorch_are(place: Path) -> None:
     code = """
 import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 blocked = ("polars", "pyarrow", "pandas", "lightgbm", "arch", "scipy", "matplotlib", "rich", "fastapi", "pydantic")
 sys.modules.update(dict.fromkeys(blocked))
@@ -407,67 +355,48 @@ print(result.confidence_set, sorted(path.name for path in run.glob("ev*")))
     assert done.stdout.strip() == "None ['evaluation-validation.json', 'events-validation.npz']"
 
 
-def test_baselines_are_made_for_a_run(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, losses = place / "seed17", place / "for-the-run"
-    score = [
-        "evaluate",
-        run,
-        "--corpus",
-        place / "corpus",
-        "--device",
-        "cpu",
-        "--split",
-        "validation",
-    ]
-    words = ["baselines", place / "corpus", "--only", "frequency", "--out"]
-    assert vaiom(monkeypatch, capsys, *words, place / "others").code == 0
-    refused = vaiom(monkeypatch, capsys, *score, "--baselines", place / "others")
+def test_baselines_are_made_for_a_run(place: Path, command: Callable[[str], Any]) -> None:
+    run = Run(place / "seed17")
+    words = "baselines AT/corpus --only frequency --out"
+    score = EVALUATE + "--split validation --baselines"
+    assert command(f"{words} AT/others").code == 0
+    refused = command(f"{score} AT/others")
     assert refused.code == 2
     assert "--for RUN" in refused.err
+    made_for = f"{words} AT/losses --for AT/seed17 --json"
     for split in ("test-h1", "validation"):  # those that it was judged on
-        Run(run).evaluation(split).touch()
-    made = json.loads(vaiom(monkeypatch, capsys, *words, losses, "--for", run, "--json").out)
+        run.evaluation(split).touch()
+    made = command(made_for).json()
     assert (list(made["splits"]), made["split"]) == (["test-h1", "validation"], "validation")
     for split in made["splits"]:
-        Run(run).evaluation(split).unlink()
-    made = json.loads(vaiom(monkeypatch, capsys, *words, losses, "--for", run, "--json").out)
-    assert list(made["splits"]) == ["validation"]
-    judged = vaiom(monkeypatch, capsys, *score, "--baselines", losses, "--json")
-    assert (
-        json.loads(judged.out)["bits"]["frequency"]
-        == made["splits"]["validation"]["bits"]["frequency"]
-    )
+        run.evaluation(split).unlink()
+    made = command(made_for).json()["splits"]
+    assert list(made) == ["validation"]
+    judged = command(f"{score} AT/losses --json").json()
+    assert judged["bits"]["frequency"] == made["validation"]["bits"]["frequency"]
 
 
 def test_baselines_are_all_that_can_be_fitted_here_or_those_that_are_named(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    place: Path, command: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = ["frequency", "markov"]
     monkeypatch.setattr("vaiom.baselines.base.usual_baselines", lambda: usual)
-    words = ["baselines", place / "corpus", "--context", 16, "--out"]
-    ran = vaiom(monkeypatch, capsys, *words, place / "all")
+    ran = command("baselines AT/corpus --context 16 --out AT/all")
     left = ",".join(name for name in BASELINES if name not in usual)
     assert f"left out: {left}; --only {left} trains them all the same." in ran.err
-    rows = {
-        row[0]: row[1:]
-        for line in ran.out.splitlines()
-        if (row := line.split()) and row[0] in usual
-    }
-    best = min(float(own) for own, _ in rows.values())
-    for own, behind in rows.values():
-        assert float(behind) == pytest.approx(float(own) - best, abs=2e-4)
+    lines = [line.split() for line in ran.out.splitlines()]
+    bits = {words[0]: float(words[1]) for words in lines if words and words[0] in usual}
+    behind = {words[0]: float(words[2]) for words in lines if words and words[0] in usual}
+    best = min(bits.values())
+    assert behind == pytest.approx({name: own - best for name, own in bits.items()}, abs=2e-4)
     assert "validation: " in ran.out
-    named = vaiom(
-        monkeypatch, capsys, *words, place / "one", "--only", " markov", "--horizon", 4, "--json"
+    named = command(
+        "baselines AT/corpus --context 16 --out AT/one --only markov --horizon 4 --json"
     )
     assert "left out" not in named.err
     corpus = open_corpus(place / "corpus").with_target(4)
     rows = corpus.endpoints("validation", 16)
-    expected = Markov().fit(corpus, corpus.endpoints("train", 16)).predict_proba(corpus, rows)
-    answer = json.loads(named.out)
-    assert (list(answer["bits"]), answer["events"]) == (["markov"], len(rows))
-    assert answer["bits"]["markov"] == pytest.approx(
-        event_bits(expected, corpus.target_return[rows]).mean()
-    )
+    answer = named.json()
+    assert answer["events"] == len(rows)
+    expected = losses_of([Markov()], corpus, rows, 16)["markov"].mean()
+    assert answer["bits"] == {"markov": pytest.approx(expected)}
