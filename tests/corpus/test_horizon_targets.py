@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from vaiom.corpus.splits import NO_TARGET_CODE, TRAIN, SplitConfig
 from vaiom.corpus.store import Corpus
 from vaiom.corpus.targets import (
     TargetFit,
-    fit_of_next_bar,
     fit_target,
     slots_of_week,
     sum_of_next,
@@ -30,7 +30,7 @@ from vaiom.corpus.targets import (
 )
 from vaiom.corpus.tokenizer import INTERIOR_QUANTILES
 from vaiom.errors import ConfigError, DataError
-from vaiom.features.fields import NUM_RETURN_BUCKETS, bucket_of
+from vaiom.features.fields import bucket_of
 
 SPLITS = SplitConfig(
     train_end=datetime(2023, 12, 10),
@@ -66,14 +66,13 @@ def changed(row: int, **columns: float) -> Corpus:
 
 @given(st.integers(0, 3_399), st.sampled_from([0.5, np.nan]))
 def test_a_target_is_made_of_exactly_the_next_bars(row: int, value: float) -> None:
-    other, asset = (
-        changed(row, log_ret=value),
-        slice(0, 1_700) if row < 1_700 else slice(1_700, 3_400),
-    )
-    differs = ~np.isclose(other.log_ret_next, view().log_ret_next, equal_nan=True)
-    inside = np.arange(max(row - BARS, asset.start), row)
-    assert set(np.flatnonzero(differs)) <= set(inside)
-    assert set(inside) <= set(np.flatnonzero(differs | np.isnan(view().log_ret_next)))
+    other = changed(row, log_ret=value)
+    sums = view().log_ret_next
+    differs = ~np.isclose(other.log_ret_next, sums, equal_nan=True)
+    first_of_asset = 0 if row < 1_700 else 1_700
+    inside = set(range(max(row - BARS, first_of_asset), row))
+    assert set(np.flatnonzero(differs)) <= inside
+    assert inside <= set(np.flatnonzero(differs | np.isnan(sums)))
     assert_array_equal(other.target_scale, view().target_scale)
 
 
@@ -120,37 +119,11 @@ def test_nothing_outside_train_is_fitted_on() -> None:
     assert to_json(again) == to_json(view().target().fit)
 
 
-def test_the_buckets_inside_the_tails_hold_their_shares_of_train() -> None:
-    rows = np.flatnonzero(
-        (view().split_codes == corpus().splits.code(TRAIN)) & ~view().target_bad & ~view().mask_any
-    )
-    counts = np.bincount(view().target_return[rows], minlength=NUM_RETURN_BUCKETS + 1)[5:13]
-    expected = np.diff((0, *INTERIOR_QUANTILES, 1)) * counts.sum()
-    assert_allclose(counts, expected, atol=1)
-
-
-def test_the_scale_knows_the_hours_that_come() -> None:
-    """Returns that are large in one hour of the day: before that hour the scale is larger, if by
-    little where Train is short.
-    """
-    hours = corpus().columns["timestamp"] % 86_400 // 3_600
-    loud = np.where(hours == 12, 6.0, 1.0) * corpus().columns["log_ret"]
-    louder = replace(corpus(), columns={**corpus().columns, "log_ret": loud})
-    by_hour = fit_target(louder, BARS).slot_scale[1].reshape(7, 24).mean(axis=0)
-    assert by_hour[12 - BARS : 12].min() > by_hour[12:].max()
-
-
 def test_a_fit_is_stored_and_read_back_to_the_bit() -> None:
     fit = view().target().fit
     again = from_json(TargetFit, to_json(fit))
     assert to_json(again) == to_json(fit)
     assert_array_equal(again.scale(corpus().columns, corpus().meta[:, 0]), view().target_scale)
-
-
-def test_one_bar_is_a_horizon_too() -> None:
-    one = fit_of_next_bar(corpus().tokenizer)
-    assert_array_equal(one.scale(corpus().columns, corpus().meta[:, 0]), corpus().sigma20)
-    assert one.zero_share[1:] == corpus().tokenizer.zero_share
 
 
 @pytest.mark.parametrize("bars", [-1, 0, 1_001])
@@ -165,19 +138,23 @@ def test_a_horizon_longer_than_train() -> None:
 
 
 def test_usual_sizes_are_means_shrunk_twice() -> None:
-    """A slot's mean to its asset's, and that to the mean of all; the unknown asset is all
-    of them.
+    """A slot's mean to its asset's, and that to the mean of all; the unknown asset is all of
+    them.
     """
     rng = np.random.default_rng(0)
-    size, assets, slots = rng.exponential(1, 900), rng.integers(1, 3, 900), rng.integers(0, 4, 900)
+    size = rng.exponential(1, 900)
+    assets = rng.integers(1, 3, 900)
+    slots = rng.integers(0, 4, 900)
+
+    def shrunk(values: np.ndarray, towards: float) -> float:
+        return float((values.sum() + 100 * towards) / (len(values) + 100))
+
     found = usual_sizes(size, assets, slots, (3, 4))
-    for asset in range(3):
+    for asset, slot in product(range(3), range(4)):
         own = (assets == asset) | (asset == 0)
-        of_asset = (size[own].sum() + 100 * size.mean()) / (own.sum() + 100)
-        for slot in range(4):
-            here = own & (slots == slot)
-            of_slot = (size[here].sum() + 100 * of_asset) / (here.sum() + 100)
-            assert found[asset, slot] == pytest.approx(of_slot / size.mean(), abs=5.1e-5)
+        of_asset = shrunk(size[own], size.mean())
+        of_slot = shrunk(size[own & (slots == slot)], of_asset)
+        assert found[asset, slot] == pytest.approx(of_slot / size.mean(), abs=5.1e-5)
     assert_array_equal(found, found.round(4))
 
 
@@ -185,89 +162,26 @@ def test_a_fit_is_that_of_the_train_sums() -> None:
     log_ret = np.array(corpus().columns["log_ret"])
     log_ret[100:140] = 0.0
     flat = replace(corpus(), columns={**corpus().columns, "log_ret": log_ret})
-    fit, seen = fit_target(flat, BARS), flat.with_target(BARS)
-    assert slots_of_week(flat) == 168
-    assert (fit.bars, fit.timeframe) == (BARS, "1h")
-    train = (seen.split_codes == flat.splits.code(TRAIN)) & ~flat.mask_any & (flat.sigma20 > 0)
-    train &= seen.target().known
-    shares = [
-        float((seen.log_ret_next[train & (flat.meta[:, 0] == asset)] == 0).mean())
-        for asset in (1, 2)
-    ]
+    target = flat.target(BARS)
+    fit = target.fit
+    assert (fit.bars, fit.timeframe, slots_of_week(flat)) == (BARS, "1h", 168)
+    in_train = target.split_codes == flat.splits.code(TRAIN)
+    train = in_train & ~flat.mask_any & (flat.sigma20 > 0) & target.known
+    zero = target.log_ret_next == 0
+    shares = [zero[train & (flat.meta[:, 0] == asset)].mean() for asset in (1, 2)]
     assert shares[0] > 0.02
     assert fit.zero_share == pytest.approx((np.mean(shares), *shares))
-    events = np.flatnonzero(train & (seen.log_ret_next != 0))
-    assets, seconds = (
-        flat.meta[events, 0].astype(int),
-        flat.columns["timestamp"][events].astype(int),
-    )
-    slots = (seconds // 3_600 + 72) % 168  # the first hour of 1970 was a Thursday's
-    z = seen.log_ret_next[events] / (flat.sigma20[events] * np.sqrt(BARS))
+    events = np.flatnonzero(train & ~zero)
+    assets = flat.meta[events, 0].astype(int)
+    hours = flat.columns["timestamp"][events].astype(int) // 3_600
+    slots = (hours + 72) % 168  # the first hour of 1970 was a Thursday's
+    z = target.log_ret_next[events] / (flat.sigma20[events] * np.sqrt(BARS))
     assert_array_equal(fit.slot_scale, usual_sizes(np.abs(z), assets, slots, (3, 168)))
     z /= fit.slot_scale[assets, slots]
     inner = np.quantile(z[np.abs(z) < 2], INTERIOR_QUANTILES)
     assert_allclose(fit.edges[5:12], inner)
-    assert_array_equal(seen.target_return[events], bucket_of(fit.edges, z))
-    assert_allclose(
-        seen.target_scale[events],
-        flat.sigma20[events] * np.sqrt(BARS) * fit.slot_scale[assets, slots],
-    )
-
-
-def test_a_corpus_at_a_horizon_says_what_it_is() -> None:
-    seen = view()
-    assert (seen.horizon, corpus().horizon) == (BARS, 1)
-    assert corpus().target().horizon == corpus().target(1).horizon == 1
-    assert seen.with_target(1).target_return.tolist() == corpus().target_return.tolist()
-    assert seen.return_shape is seen.target().shape
-    assert_array_equal(seen.edges["return"], seen.target().edges)
-    assert_array_equal(seen.edges["gap"], corpus().edges["gap"])
-    assert not seen.target_return[seen.target_bad].any()
-    assert np.isnat(seen.target_timestamps[1_700 - BARS : 1_700]).all()
-    assert seen.target_timestamps[0] == corpus().timestamps[BARS]
-    # A sum that is all but nothing is a price that came back.
-    tiny = replace(corpus(), columns={**corpus().columns, "log_ret": np.full(3_400, 1e-11)})
-    assert not np.nan_to_num(sum_of_next(tiny.columns, tiny.asset_slices, BARS)).any()
-    assert np.nan_to_num(sum_of_next(tiny.columns, tiny.asset_slices, 30)).any()
-
-
-def test_the_next_bar_is_a_horizon_with_the_tokenizers_fit() -> None:
-    one, tokenizer = fit_of_next_bar(corpus().tokenizer), corpus().tokenizer
-    assert (one.bars, one.timeframe) == (1, "1h")
-    assert one.zero_share[0] == pytest.approx(np.mean(tokenizer.zero_share))
-    assert one.slot_scale.shape == (3, 168)
-    assert_array_equal(one.edges, tokenizer.edges["return"])
-    assert one.shape is tokenizer.return_shape
-
-
-def test_a_horizon_without_sense_is_refused() -> None:
-    fit = view().target().fit
-    zero = fit.slot_scale * (np.arange(168) > 0)
-    for words, change in (
-        ("16 return buckets", {"edges": fit.edges[:-1]}),
-        ("16 return buckets", {"edges": np.sort(fit.edges)[::-1]}),
-        ("each asset and slot", {"slot_scale": fit.slot_scale[:, 1:]}),
-        ("each asset and slot", {"zero_share": fit.zero_share[1:]}),
-        ("one bar or more", {"bars": 0}),
-        ("positive and finite", {"slot_scale": zero}),
-        ("positive and finite", {"slot_scale": fit.slot_scale + np.inf}),
-    ):
-        with pytest.raises(ValueError, match=words):
-            replace(fit, **change)
-
-
-def test_the_hash_knows_the_horizon() -> None:
-    def named(data: Corpus) -> Corpus:
-        manifest: dict[str, Any] = dict.fromkeys(("arrays", "tokenizer_sha256", "splits"), "x")
-        manifest["series"] = {}
-        return replace(data, manifest=manifest)
-
-    hashes = [
-        named(corpus()).sha256,
-        *(named(corpus()).with_target(bars).sha256 for bars in (4, BARS, view().target().fit)),
-    ]
-    assert len(set(hashes)) == 3
-    assert hashes[2] == hashes[3]
+    assert_array_equal(target.bucket[events], bucket_of(fit.edges, z))
+    assert_allclose(target.scale[events] * z, target.log_ret_next[events])
 
 
 def test_slots_are_those_of_the_timeframe() -> None:
@@ -275,3 +189,62 @@ def test_slots_are_those_of_the_timeframe() -> None:
     coarse = corpus_in_memory(bars, CorpusConfig(splits=SPLITS))
     assert slots_of_week(coarse) == 42
     assert fit_target(coarse, 2).slot_scale.shape == (2, 42)
+
+
+def test_the_next_bar_is_a_target_like_the_others() -> None:
+    tokenizer = corpus().tokenizer
+    target = corpus().target(1)
+    fit = target.fit
+    assert (target.horizon, fit.timeframe) == (1, "1h")
+    assert fit.zero_share == pytest.approx((np.mean(tokenizer.zero_share), *tokenizer.zero_share))
+    assert_array_equal(target.edges, tokenizer.edges["return"])
+    assert target.shape is tokenizer.return_shape
+    assert_array_equal(fit.scale(corpus().columns, corpus().meta[:, 0]), target.scale)
+    # Its stored buckets are those that its edges and scale give.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        buckets = bucket_of(target.edges, target.log_ret_next / target.scale)
+    assert_array_equal(target.bucket, np.where(target.bad, 0, buckets))
+
+
+def test_a_corpus_with_another_target_speaks_of_it_alone() -> None:
+    seen = view()
+    assert (seen.horizon, corpus().horizon, seen.with_target(1).horizon) == (BARS, 1, 1)
+    assert seen.return_shape is seen.target().shape
+    assert_array_equal(seen.edges["return"], seen.target().edges)
+    assert_array_equal(seen.edges["gap"], corpus().edges["gap"])
+    assert not seen.target_return[seen.target_bad].any()
+    assert np.isnat(seen.target_timestamps[1_700 - BARS : 1_700]).all()
+    assert seen.target_timestamps[0] == corpus().timestamps[BARS]
+
+
+def test_a_sum_that_is_all_but_nothing_is_a_price_that_came_back() -> None:
+    tiny = replace(corpus(), columns={**corpus().columns, "log_ret": np.full(3_400, 1e-11)})
+    for bars, moved in ((BARS, False), (30, True)):
+        sums = sum_of_next(tiny.columns, tiny.asset_slices, bars)
+        assert np.nan_to_num(sums).any() == moved
+
+
+@pytest.mark.parametrize(
+    ("words", "change"),
+    [
+        ("16 return buckets", {"edges": np.arange(16.0)}),
+        ("16 return buckets", {"edges": np.arange(17.0)[::-1]}),
+        ("each asset and slot", {"slot_scale": np.ones((3, 167))}),
+        ("each asset and slot", {"zero_share": (0.0, 0.0)}),
+        ("one bar or more", {"bars": 0}),
+        ("positive and finite", {"slot_scale": np.zeros((3, 168))}),
+        ("positive and finite", {"slot_scale": np.full((3, 168), np.inf)}),
+    ],
+)
+def test_a_fit_that_no_train_gives_is_refused(words: str, change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=words):
+        replace(view().target().fit, **change)
+
+
+def test_the_hash_knows_the_target() -> None:
+    manifest = {"arrays": {}, "tokenizer_sha256": "x", "splits": {}, "series": {}}
+    named = replace(corpus(), manifest=manifest)
+    targets = (1, 4, BARS, view().target().fit)
+    one, four, five, again = (named.with_target(each).sha256 for each in targets)
+    assert len({one, four, five}) == 3
+    assert five == again

@@ -57,28 +57,27 @@ def vandalise(bars: pl.DataFrame, cut: int, how: str, rng: np.random.Generator) 
     return pl.concat([head, tail])
 
 
+def require_past_kept(bars: pl.DataFrame, data: st.DataObject) -> None:
+    """Vandalise the bars after some bar: rows up to it stay."""
+    cut = data.draw(st.integers(1, len(bars)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    changed = vandalise(bars, cut, data.draw(st.sampled_from(VANDALS)), rng)
+    after = all_fields(changed)
+    for name, values in all_fields(bars).items():
+        assert_array_equal(values[:cut], after[name][:cut], name)
+    assert_array_equal(cont_of_bars(bars)[:cut], cont_of_bars(changed)[:cut])
+
+
 @given(price_pairs(min_rows=2), st.data())
 def test_rows_do_not_see_the_future(
     prices: tuple[np.ndarray, np.ndarray], data: st.DataObject
 ) -> None:
-    bars = frame_of(*prices)
-    cut = data.draw(st.integers(1, len(bars)))
-    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    changed = vandalise(bars, cut, data.draw(st.sampled_from(VANDALS)), rng)
-    before, after = all_fields(bars), all_fields(changed)
-    for name in before:
-        assert_array_equal(before[name][:cut], after[name][:cut], name)
-    assert_array_equal(cont_of_bars(bars)[:cut], cont_of_bars(changed)[:cut])
+    require_past_kept(frame_of(*prices), data)
 
 
 @given(full_bars(max_rows=150), st.data())
 def test_own_extra_fields_do_not_see_the_future(bars: pl.DataFrame, data: st.DataObject) -> None:
-    cut = data.draw(st.integers(1, len(bars)))
-    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    changed = vandalise(bars, cut, data.draw(st.sampled_from(VANDALS)), rng)
-    before, after = all_fields(bars), all_fields(changed)
-    for name in OWN_FIELDS:
-        assert_array_equal(before[name][:cut], after[name][:cut], name)
+    require_past_kept(bars, data)
 
 
 def asset(seed: int) -> pl.DataFrame:

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import polars as pl
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -23,7 +22,6 @@ from vaiom.features.fields import ANY_MASK, BLOCK_ROWS, CROSS_FIELDS, has_flag
 from vaiom.features.rows import bars_of, rows_of, stored
 from vaiom.features.typing import Columns
 from vaiom.market.folder import read_bars
-from vaiom.market.symbols import dollar_sign
 
 SYMBOLS = ("EURJPY", "EURUSD", "USDCHF", "USDJPY", "XAUUSD")
 
@@ -122,19 +120,3 @@ def test_a_live_stamp_gives_the_bits_of_the_history(assets: dict[str, Columns]) 
 def test_an_asset_alone_has_no_cross_fields() -> None:
     fields = cross_columns({"EURUSD": columns_of(random_bars(100))})
     assert not any(fields["EURUSD"][name].any() for name in CROSS_FIELDS)
-
-
-@pytest.mark.parametrize(
-    ("symbol", "sign"),
-    [
-        ("USDJPY", 1),
-        ("EURUSD", -1),
-        ("xauusd", -1),
-        ("BTCUSDT", -1),
-        ("DOGEUSDT", -1),
-        ("EURJPY", 0),
-        ("X1", 0),
-    ],
-)
-def test_which_way_a_quote_goes_with_the_dollar(symbol: str, sign: int) -> None:
-    assert dollar_sign(symbol) == sign

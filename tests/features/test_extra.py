@@ -20,7 +20,7 @@ from corpus.full_bars import full_bars
 from reference import extra_fields as reference
 from strategies import random_bars
 from vaiom.features.asset_state import AssetState
-from vaiom.features.fields import CONT_FIELDS, EXTRA_FIELDS, EXTRA_LIMIT, OWN_FIELDS
+from vaiom.features.fields import EXTRA_LIMIT, OWN_FIELDS
 from vaiom.features.rows import RowColumns, bars_of, rows_of
 from vaiom.market.folder import read_bars
 from vaiom.simulation.market import MarketConfig, simulate
@@ -81,15 +81,6 @@ def test_a_history_in_pieces_gives_the_same_bits(bars: pl.DataFrame, data: st.Da
     for name in whole:
         assert_array_equal(np.concatenate([piece[name] for piece in pieces]), whole[name], name)
     assert state.to_json() == end.to_json()
-
-
-def test_bar_by_bar_gives_the_same_bits(shared_data: Path) -> None:
-    bars = read_bars(shared_data / "bars_1h")["EURUSD"].tail(3000)
-    whole = fields_of(bars)
-    _, state = rows_of(bars_of(bars[:2700]), AssetState.empty(HOUR))
-    for row in range(2700, len(bars)):
-        live, state = rows_of(bars_of(bars[row : row + 1]), state)
-        assert {name: live[name][0] for name in whole} == {name: whole[name][row] for name in whole}
 
 
 def test_a_block_border_leaves_no_trace() -> None:
@@ -157,8 +148,3 @@ def test_bars_without_ranges_or_volumes_lack_those_fields_alone() -> None:
             assert not ours[name].any(), name
         else:
             assert_array_equal(ours[name], kind[name], name)
-
-
-def test_names() -> None:
-    assert len(EXTRA_FIELDS) <= 14
-    assert not set(EXTRA_FIELDS) & set(CONT_FIELDS)

@@ -4,7 +4,6 @@ at once.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import astuple
 from datetime import timedelta
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from reference.ewma_loop import ewma_loop
-from strategies import price_pairs
 from vaiom.errors import DataError
 from vaiom.features.asset_state import AssetState
 from vaiom.features.quantities import BarArrays, BarQuantities
@@ -42,34 +40,6 @@ def test_the_average_equals_a_plain_loop(series: list[float], span: int) -> None
     ours, _ = average(np.array(series, float), span, Ewma())
     assert_allclose(ours[1:], ewma_loop(series, span), rtol=1e-12, atol=1e-300)
     assert math.isnan(ours[0])
-
-
-@given(price_pairs(), st.data())
-def test_a_history_in_pieces_gives_the_same_bits(
-    prices: tuple[np.ndarray, np.ndarray], data: st.DataObject
-) -> None:
-    open_, close = prices
-    whole = series_of(open_, close)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(close)), max_size=5)))
-    state, pieces = AssetState.empty(None), []
-    for start, stop in zip([0, *cuts], [*cuts, len(close)], strict=True):
-        # Through JSON, as a corpus keeps it.
-        state = AssetState.from_json(json.loads(json.dumps(state.to_json())))
-        pieces.append(series_of(open_[start:stop], close[start:stop], state))
-        state = pieces[-1].after
-    for name in (
-        "missing",
-        "log_ret",
-        "log_gap",
-        "clean",
-        "num_clean_prev",
-        "sigma20",
-        "sigma20_prev",
-        "sigma120",
-    ):
-        joined = np.concatenate([getattr(piece, name) for piece in pieces])
-        assert_array_equal(joined, getattr(whole, name), name)
-    assert state.to_json() == whole.after.to_json()
 
 
 def test_the_scale_is_past_only_where_it_divides() -> None:

@@ -54,27 +54,3 @@ def test_a_slot_that_was_not_fed_lately_is_passed_over() -> None:
     _, coming = run(winter + summer, values)
     fridays = coming[len(winter) :: 2]
     assert_allclose(fridays, [50] * 4 + [9] * 3)
-
-
-def test_the_own_slot_is_that_of_past_weeks() -> None:
-    own, _ = run([MONDAY, MONDAY + WEEK, MONDAY + 2 * WEEK], [4, 4, 100])
-    assert np.isnan(own[0])
-    assert_allclose(own[1:], 4)
-
-
-def test_rows_of_one_slot_in_one_week_follow_each_other() -> None:
-    own, coming = run([MONDAY, MONDAY + 600, MONDAY + 1200], [3, 3, 9])
-    assert_allclose(own[1:], 3)
-    assert coming[2] > 3
-
-
-def test_a_row_without_a_value_feeds_nothing() -> None:
-    own, coming = run([MONDAY, MONDAY + WEEK, MONDAY + 2 * WEEK], [4, np.nan, 8])
-    assert_allclose(own[1:], 4)
-    assert coming[1] == 4
-
-
-def test_nothing_is_known_before_the_first_value() -> None:
-    own, coming = run([MONDAY, MONDAY + HOUR], [np.nan, np.nan])
-    assert np.isnan(own).all()
-    assert np.isnan(coming).all()
