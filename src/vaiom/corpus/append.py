@@ -96,14 +96,16 @@ def _read_states(path: Path, old: Corpus) -> dict[str, AssetState]:
         raise damaged(file)
     states = {symbol: AssetState.from_json(value) for symbol, value in stored.items()}
     step = step_seconds(old.tokenizer.timeframe)
-    if any(state.slots is None or state.slots.step != step for state in states.values()):
-        raise damaged(file)
+    for state in states.values():
+        if state.slots is None or state.slots.step != step:
+            raise damaged(file)
     return states
 
 
 def _new_bars(old: Corpus, symbol: str, frame: pl.DataFrame, file: Path) -> pl.DataFrame:
     """The bars after a corpus's last row; bars that it already has must be the same."""
-    last = old.timestamps[old.asset_slices[symbol].stop - 1].astype("datetime64[us]").item()
+    last_row = old.asset_slices[symbol].stop - 1
+    last = old.timestamps[last_row].astype("datetime64[us]").item()
     differing = _first_difference(old, symbol, frame.filter(pl.col("Datetime") <= last))
     if differing is not None:
         raise DataError(
@@ -139,5 +141,6 @@ def _first_difference(old: Corpus, symbol: str, frame: pl.DataFrame) -> datetime
     close = np.where(close > 0, close, np.nan)
     returns = np.log(close[1:] / close[:-1])
     stored = old.columns["log_ret"][start + 1 : rows.stop]
-    same = (returns == stored) | (np.isnan(returns) & np.isnan(stored))
-    return None if same.all() else cast(datetime, stamps[1:][~same][0].item())
+    both_undefined = np.isnan(returns) & np.isnan(stored)
+    differing = stamps[1:][(returns != stored) & ~both_undefined]
+    return cast(datetime, differing[0].item()) if len(differing) else None

@@ -19,7 +19,10 @@ from vaiom.codec import decode
 from vaiom.errors import ConfigError
 from vaiom.features.typing import Codes, Stamps
 
-TRAIN, BUFFER, VALIDATION, SEALED = "train", "buffer", "validation", "sealed"
+TRAIN = "train"
+BUFFER = "buffer"
+VALIDATION = "validation"
+SEALED = "sealed"
 NO_TARGET_CODE = 255
 """The code of a row without a target, or with one whose bars lie in several splits."""
 
@@ -132,7 +135,8 @@ class SplitConfig:
         codes = np.full(len(stamps), self.code(BUFFER), np.uint8)
         codes[stamps < np.datetime64(self.train_end)] = self.code(TRAIN)
         names = (VALIDATION, *self.test_names)
-        for name, (start, end) in zip(names, (self.validation, *self.tests), strict=True):
+        intervals = (self.validation, *self.tests)
+        for name, (start, end) in zip(names, intervals, strict=True):
             inside = (stamps >= np.datetime64(start)) & (stamps < np.datetime64(end))
             codes[inside] = self.code(name)
         codes[stamps >= np.datetime64(self.seal)] = self.code(SEALED)
@@ -155,5 +159,6 @@ def _as_option(interval: Interval) -> str:
 
 
 def _add_months(moment: datetime, months: int) -> datetime:
-    year, month = divmod(12 * moment.year + moment.month - 1 + months, 12)
+    since_year_0 = 12 * moment.year + moment.month - 1
+    year, month = divmod(since_year_0 + months, 12)
     return moment.replace(year=year, month=month + 1)

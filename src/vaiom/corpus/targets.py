@@ -261,14 +261,15 @@ def fit_target(corpus: Corpus, bars: int) -> TargetFit:
     assets = corpus.meta[:, 0].astype(np.int64)
     num_assets = len(corpus.tokenizer.symbols)
     events = np.bincount(assets[usable], minlength=num_assets + 1)
-    zeros = np.bincount(assets[usable & (sums == 0)], minlength=num_assets + 1)
+    zeros = np.bincount(assets[usable & ~moved], minlength=num_assets + 1)
     zero_share = zeros / np.maximum(events, 1)
     zero_share[UNKNOWN_ASSET] = zero_share[UNKNOWN_ASSET + 1 :].mean()
     assets = assets[moved]
     z = sums[moved] / (corpus.sigma20[moved] * math.sqrt(bars))
     step = step_seconds(corpus.tokenizer.timeframe)
     slots = slot_of_week(corpus.columns["timestamp"], step)[moved]
-    sizes = usual_sizes(np.abs(z), assets, slots, (num_assets + 1, slots_of_week(corpus)))
+    shape_of_slots = (num_assets + 1, slots_of_week(corpus))
+    sizes = usual_sizes(np.abs(z), assets, slots, shape_of_slots)
     ordered = np.sort(z / sizes[assets, slots])
     edges, shape = fit_returns(ordered, where=f"sums of {bars} bars, {corpus.path}")
     return TargetFit(

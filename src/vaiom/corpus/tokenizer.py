@@ -179,14 +179,15 @@ def fit_on_train(
 
     def follows_in_train(rows: Columns) -> Bools:
         """Rows, from the second on, that follow a readable row and lie in Train."""
-        return is_readable(rows["flags"][:-1]) & (rows["timestamp"][1:] < end)
+        in_train = rows["timestamp"][1:] < end
+        return is_readable(rows["flags"][:-1]) & in_train
 
     def pooled(name: str, bad: np.uint8 | int = 0) -> Floats:
         """The sorted finite values of a quantity in the targets of Train events of all assets."""
         parts = []
         for rows in map(own_values, symbols):
-            chosen = follows_in_train(rows) & ~fields.has_flag(rows["flags"][1:], bad)
-            values = rows[name][1:][chosen]
+            is_bad = fields.has_flag(rows["flags"][1:], bad)
+            values = rows[name][1:][follows_in_train(rows) & ~is_bad]
             parts.append(values[np.isfinite(values)])
         pool = np.concatenate(parts)
         pool.sort()
@@ -195,8 +196,8 @@ def fit_on_train(
     def zero_share(rows: Columns) -> float:
         """The share of exact zeros among the known returns that follow Train rows."""
         known = follows_in_train(rows) & has_return(rows)[1:]
-        num_zeros = (known & (rows["log_ret"][1:] == 0)).sum()
-        return float(num_zeros / max(1, known.sum()))
+        is_zero = rows["log_ret"][1:] == 0
+        return float((known & is_zero).sum() / max(1, known.sum()))
 
     zero_shares = [zero_share(rows) for rows in map(own_values, symbols)]
     if like:

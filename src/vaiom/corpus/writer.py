@@ -88,7 +88,7 @@ class CorpusWriter:
 
     def write_cross(self, rows_at_once: int = CROSS_ROWS) -> None:
         """Compute the cross fields, for a block of stamps of all assets at a time."""
-        every_row = slice(0, sum(rows.stop - rows.start for rows in self.slices.values()))
+        every_row = slice(0, max(rows.stop for rows in self.slices.values()))
         stamps = np.unique(self.read("timestamp", every_row))
         block = max(1, rows_at_once // len(self.slices))
         starts = {symbol: rows.start for symbol, rows in self.slices.items()}

@@ -31,7 +31,11 @@ PERIODS_OF_DATE = (
     Period("day_of_week", 7, 0),
     Period("day_of_year", 366, 1),
 )
-PERIODS_OF_TIME = (Period("hour", 24, 0), Period("minute", 60, 0), Period("second", 60, 0))
+PERIODS_OF_TIME = (
+    Period("hour", 24, 0),
+    Period("minute", 60, 0),
+    Period("second", 60, 0),
+)
 PERIODIC_FIELDS = (*PERIODS_OF_DATE, *PERIODS_OF_TIME)
 """In the order of both schemas."""
 MAX_YEARS_SINCE_2000 = 63

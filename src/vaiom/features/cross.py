@@ -59,19 +59,21 @@ def read_others(
     # Always in symbol order: the order of a sum affects its bits.
     symbols = [symbol for symbol in sorted(assets) if _reaches(assets[symbol], stamps[0])]
     at_stamps = _rows_at([assets[symbol] for symbol in symbols], stamps)
-    is_known = np.array([known is None or symbol in known for symbol in symbols])
-    # Masked, unknown and absent assets add nothing.
-    is_there = at_stamps["timestamp"] == stamps
-    counted = is_readable(at_stamps["flags"]) & is_there & is_known[:, None]
-    counts = counted.astype(np.float64)
-    ret_z = np.minimum(np.maximum(at_stamps["ret_z"], -OTHERS_LIMIT), OTHERS_LIMIT)
+    # Masked, absent and unknown assets add nothing.
+    is_readable_there = is_readable(at_stamps["flags"]) & (at_stamps["timestamp"] == stamps)
+    counts = is_readable_there.astype(np.float64)
+    if known is not None:
+        counts[[symbol not in known for symbol in symbols]] = 0
+    ret_z = np.maximum(at_stamps["ret_z"], -OTHERS_LIMIT)
+    ret_z = np.minimum(ret_z, OTHERS_LIMIT)
     dollar = np.array([dollar_sign(symbol) for symbol in symbols])[:, None]
-    sums = np.empty((len(symbols), len(CROSS), len(stamps)))
-    weights = np.empty_like(sums)
+    shape = (len(symbols), len(CROSS), len(stamps))
+    sums = np.empty(shape)
+    weights = np.empty(shape)
     for index, formula in enumerate(CROSS.values()):
         values, weight = formula(ret_z, at_stamps["relative_log_vol"], dollar)
-        np.multiply(counts, values, out=sums[:, index])
-        np.multiply(counts, weight, out=weights[:, index])
+        sums[:, index] = counts * values
+        weights[:, index] = counts * weight
     weight_of_others = sum(weights) - weights
     means = (sum(sums) - sums) / np.maximum(weight_of_others, 1)
     halves = to_half(np.where(weight_of_others > 0, means, 0.0))
@@ -83,12 +85,13 @@ def _rows_at(assets: Sequence[Columns], stamps: npt.NDArray[np.uint32]) -> dict[
     places = [columns["timestamp"].searchsorted(stamps) for columns in assets]
     out = {}
     for name in ("timestamp", *CROSS_SOURCES):
-        rows = [
+        taken = [
             columns[name].take(place, mode="clip")
             for columns, place in zip(assets, places, strict=True)
         ]
-        kept = np.array(rows)
-        out[name] = kept.astype(np.float64) if kept.dtype.kind == "f" else kept
+        rows = np.array(taken)
+        is_float = rows.dtype.kind == "f"
+        out[name] = rows.astype(np.float64) if is_float else rows
     return out
 
 

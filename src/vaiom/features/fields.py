@@ -276,7 +276,8 @@ def bucket_of(edges: Floats, values: Floats) -> Codes:
 def to_half(values: Floats) -> Halves:
     """An extra field as stored: 0 where undefined, clipped, float16."""
     defined = np.where(np.isfinite(values), values, 0.0)
-    return np.minimum(np.maximum(defined, -EXTRA_LIMIT), EXTRA_LIMIT).astype(np.float16)
+    not_low = np.maximum(defined, -EXTRA_LIMIT)
+    return np.minimum(not_low, EXTRA_LIMIT).astype(np.float16)
 
 
 def timestamps_of(columns: Columns) -> Stamps:

@@ -28,9 +28,8 @@ from vaiom.features.typing import Columns, Shorts, Singles
 _FIRST_MASK = CONT_FIELDS.index(f"mask_{next(iter(MASK_BITS))}")
 _PLACES = {name: index for index, name in enumerate(CONT_FIELDS)}
 _FLAGS = np.arange(256, dtype=np.uint8)
-_MASK_CHANNELS = np.stack(
-    [has_flag(_FLAGS, bit) for bit in (*MASK_BITS.values(), ANY_MASK)], axis=1
-).astype(np.float32)
+_MASKS = [has_flag(_FLAGS, bit) for bit in MASK_BITS.values()]
+_MASK_CHANNELS = np.stack([*_MASKS, has_flag(_FLAGS, ANY_MASK)], axis=1).astype(np.float32)
 """Row f holds the six mask channels of a row whose flags are f."""
 
 
@@ -64,10 +63,12 @@ def inputs_of(config: InputConfig, columns: Columns, meta: npt.NDArray[np.intege
 
 def continuous_inputs(columns: Columns) -> Singles:
     """(N, 25) unclipped: ContIn."""
-    out = np.empty((len(columns["timestamp"]), len(CONT_FIELDS)), np.float32)
+    num_rows = len(columns["timestamp"])
+    out = np.empty((num_rows, len(CONT_FIELDS)), np.float32)
     for start in range(0, len(out), BLOCK_ROWS):
         block = slice(start, start + BLOCK_ROWS)
-        fill_continuous({name: column[block] for name, column in columns.items()}, out[block])
+        part = {name: column[block] for name, column in columns.items()}
+        fill_continuous(part, out[block])
     return out
 
 
@@ -76,14 +77,16 @@ def fill_continuous(columns: Columns, out: Singles) -> None:
     for index, name in enumerate(PAPER_COLUMNS):
         out[:, index] = columns[name]
     calendar_channels(columns["timestamp"], out[:, len(PAPER_COLUMNS) : _FIRST_MASK])
-    out[:, _FIRST_MASK:] = _MASK_CHANNELS.take(columns["flags"], axis=0, mode="clip")
+    masks = _MASK_CHANNELS.take(columns["flags"], axis=0, mode="clip")
+    out[:, _FIRST_MASK:] = masks
 
 
 def discrete_inputs(columns: Columns, meta: npt.NDArray[np.integer]) -> Shorts:
     """(N, 15) DiscIn, `meta` (3,) of one asset or (N, 3); under any mask the three bucket fields
     are 0.
     """
-    out = np.empty((len(columns["timestamp"]), len(DISC_FIELDS)), np.int16)
+    num_rows = len(columns["timestamp"])
+    out = np.empty((num_rows, len(DISC_FIELDS)), np.int16)
     masked = has_flag(columns["flags"], ANY_MASK)
     for index, name in enumerate(BUCKETED):
         out[:, index] = columns[name] * ~masked

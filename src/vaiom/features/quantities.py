@@ -70,10 +70,12 @@ class BarQuantities:
         self.missing = (open_ != open_) | (close != close)
         self.log_ret = np.log(close / close_prev)
         self.log_gap = np.log(open_ / close_prev)
-        self.clean = ~self.missing & (self.log_ret != 0) & (abs(self.log_ret) <= MAX_LOG_MOVE)
+        is_move = (self.log_ret != 0) & (abs(self.log_ret) <= MAX_LOG_MOVE)
+        self.clean = ~self.missing & is_move
         self.clean_gap = ~self.missing & (abs(self.log_gap) <= MAX_LOG_MOVE)
         self.clean_ret = where(self.clean, self.log_ret, math.nan)
-        num_clean = state.num_clean + (np.cumsum(self.clean) if is_array else self.clean)
+        new_clean = np.cumsum(self.clean) if is_array else self.clean
+        num_clean = state.num_clean + new_clean
         self.num_clean_prev = num_clean - self.clean
         scales = self._run_scales(state.scales, is_array)
         self.means: dict[str, Floats] = {}
@@ -161,8 +163,10 @@ class BarQuantities:
         """
         _, open_, high, low, close, _ = self.bars
         log_range = np.log(high / low)
-        encloses = (low > 0) & (low <= open_) & (low <= close) & (open_ <= high) & (close <= high)
-        return where(encloses & (log_range <= MAX_LOG_MOVE), log_range, math.nan)
+        holds_open = (low <= open_) & (open_ <= high)
+        holds_close = (low <= close) & (close <= high)
+        is_believable = (low > 0) & (log_range <= MAX_LOG_MOVE)
+        return where(holds_open & holds_close & is_believable, log_range, math.nan)
 
     @cached_property
     def close_location(self) -> Floats:
@@ -170,14 +174,16 @@ class BarQuantities:
         range is 0.
         """
         _, _, high, low, close, _ = self.bars
-        location = where(high > low, (2 * close - high - low) / (high - low), 0.0)
+        twice_above_middle = 2 * close - high - low
+        location = where(high > low, twice_above_middle / (high - low), 0.0)
         return where(self.log_range == self.log_range, location, math.nan)
 
     @cached_property
     def volume(self) -> Floats:
         """The bar's volume where it is positive and finite."""
         volume = self.bars.volume
-        return where((volume > 0) & (volume < math.inf), volume, math.nan)
+        is_known = (volume > 0) & (volume < math.inf)
+        return where(is_known, volume, math.nan)
 
     @cached_property
     def activity(self) -> Floats:

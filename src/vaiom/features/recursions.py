@@ -236,8 +236,10 @@ def run_slots(seconds: Ints, values: Floats, state: Slots) -> tuple[Floats, Floa
     starts = np.flatnonzero(new_week | earlier_slot).tolist()
     for start, stop in pairwise([*starts, len(seconds)]):
         rows = slice(start, stop)
-        sweep = _run_sweep(int(week[start]), slot[rows], values[:, rows], state)
-        mean_next[:, rows], own_prev[:, rows], state = sweep
+        own_week = int(week[start])
+        following, before, state = _run_sweep(own_week, slot[rows], values[:, rows], state)
+        mean_next[:, rows] = following
+        own_prev[:, rows] = before
     return mean_next, own_prev, state
 
 
@@ -272,9 +274,10 @@ def _run_bar(week: int, slot: int, values: Floats, state: Slots) -> tuple[Any, A
     after = state.copy()
     means = []
     own_prev = []
-    tables = zip(after.level, after.count, after.last_week, strict=True)
-    for value, (level, count, last_week) in zip(values.tolist(), tables, strict=True):
-        own_prev.append(level[slot] / _known_weight(int(count[slot]), SLOT_WEEKS))
+    tables = zip(values.tolist(), after.level, after.count, after.last_week, strict=True)
+    for value, level, count, last_week in tables:
+        weight = _known_weight(int(count[slot]), SLOT_WEEKS)
+        own_prev.append(level[slot] / weight)
         if value == value:
             level[slot] += _SLOT_ALPHA * (value - level[slot])
             count[slot] += 1
