@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from market import feed_server
 from vaiom.errors import DataError
-from vaiom.market.feeds import BELIEVED, Dukascopy
+from vaiom.market.feeds import BELIEVED
 from vaiom.market.folder import BAR_SCHEMA
 from vaiom.serve.follow import BarRow, Follower, HttpService
 
@@ -272,42 +272,6 @@ def test_it_is_asked_again_and_again_until_it_is_to_stop() -> None:
     ours.step = step  # type: ignore[method-assign]
     ours.run()
     assert (steps, len(source.asked)) == (3, 4)
-
-
-def test_a_night_of_dukascopy() -> None:
-    """Ticks of hours over midnight, from a server that fails, is restarted and has nothing in two
-    of them.
-    """
-    hours = [number for number in range(19, 31) if number not in (22, 23)]
-    bids = {number: [110_000 + 7 * number, 110_300, 109_800, 110_010 - number] for number in hours}
-    sink, clock, port = Memory(), Clock(19.1), 0
-    sink.bars["EURUSD"] = [bar(18)]
-    for faults, end in (
-        (["503", "drop", "", "half a record"], 25),
-        (["", "cut", "", "", "empty"], 32),
-    ):
-        with feed_server.running(feed_server.FeedServer(port)) as server:
-            server.clock, port = clock, server.server_address[1]
-            ours = follower(
-                Dukascopy(server.url, per_second=1e6, attempts=1, timeout_s=3_600.0), sink, clock
-            )
-            ours.feed.pauses_s = 60.0, 1_800.0
-            while clock.now < START + end * HOUR:
-                for number in (each for each in hours if START + (each + 1) * HOUR <= clock.now):
-                    stamp = START + number * HOUR
-                    path = feed_server.path_of("EURUSD", stamp, f"{stamp.hour:02d}h_ticks")
-                    if path not in server.files:
-                        server.faults[path] = list(faults)
-                    ticks = dict(
-                        zip((0, 1_200_000, 2_400_000, 3_590_000), bids[number], strict=True)
-                    )
-                    server.files[path] = feed_server.pack_ticks(ticks)
-                clock.now += timedelta(seconds=ours.step())
-    prices = [(own[0], max(own), min(own), own[-1]) for own in bids.values()]
-    assert sink.numbers() == hours
-    assert [each[1:5] for each in sink.bars["EURUSD"][1:]] == [
-        tuple(each / 1e5 for each in own) for own in prices
-    ]
 
 
 def test_what_others_push_or_remove_is_seen() -> None:

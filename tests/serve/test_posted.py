@@ -12,14 +12,13 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from serve_runs import CONTEXT, TinyRun, as_json, config_of, served
+from serve_runs import CONTEXT, TinyRun, as_json, config_of, live_assets, served
 
 from training.tiny_runs import TINY
 from vaiom.errors import DataError
 from vaiom.features.fields import CROSS_FIELDS
 from vaiom.forecast.backend import TOLERANCE
 from vaiom.forecast.forecaster import Forecaster
-from vaiom.forecast.torch_backend import TorchBackend
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.model.incremental import IncrementalDecoder
 from vaiom.model.vaiom import Vaiom
@@ -198,37 +197,15 @@ def test_the_service_answers_live_and_posted_alike(tiny: TinyRun, tmp_path: Path
         assert len(service.live.settled["EURUSD"]) >= 6
 
 
-def test_past_bars_are_forecast_in_one_pass_of_their_asset(
-    tiny: TinyRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, number, passes, counted = (
-        windowed(tiny, tmp_path, TOGETHER),
-        20,
-        [],
-        TorchBackend.probs_of_prefixes,
-    )
-
-    def count(self: TorchBackend, events: Any, *more: Any) -> Any:
-        passes.append(len(events))
-        return counted(self, events, *more)
-
-    monkeypatch.setattr(TorchBackend, "probs_of_prefixes", count)
-    monkeypatch.setattr(TorchBackend, "probs", None)  # a window for each is not asked for
-
-    with served(config_of(tiny, tmp_path / "state", run=run, bars=tiny.bars, backfill=number)) as (
-        _,
-        service,
-    ):
-        settled = {symbol: service.live.settled[symbol] for symbol in tiny.history}
-    assert passes == [CONTEXT + number] * len(tiny.history)
-    monkeypatch.undo()
-    forecaster = Forecaster.load(run)
-    for symbol, each in settled.items():
-        assert [one.as_of for one in each] == tiny.history[symbol]["Datetime"].to_list()[
-            -number - 1 : -1
-        ]
-        for back in (1, number):
-            dist = forecaster.predict(
-                {name: frame.head(-back) for name, frame in tiny.history.items()}, symbol
-            )
-            assert each[-back].quantiles["0.5"] == pytest.approx(dist.quantile(0.5), rel=1e-4)
+def test_past_bars_are_forecast_as_they_would_have_been(tiny: TinyRun, tmp_path: Path) -> None:
+    run = windowed(tiny, tmp_path, TOGETHER)
+    live = live_assets(tiny, tmp_path / "state", run=run, folder=tiny.bars, backfill=20)
+    for symbol, frame in tiny.history.items():
+        live.settle_past(symbol, *live.past_forecasts(symbol))
+        settled = live.settled[symbol]
+        assert [each.as_of for each in settled] == frame["Datetime"].to_list()[-21:-1]
+        for back in (1, 20):
+            before = {name: bars.head(-back) for name, bars in tiny.history.items()}
+            dist = live.forecaster.predict(before, symbol)
+            assert settled[-back].quantiles["0.5"] == pytest.approx(dist.quantile(0.5), rel=1e-4)
+    live.store.close()
