@@ -44,7 +44,8 @@ class BucketDistribution:
     @property
     def cumulative(self) -> Floats:
         """(..., J) the distribution function at the knots of `shape`."""
-        return self._bounds[:, 1:-1].reshape((*np.shape(self.sigma), -1))
+        at_knots = self._bounds[:, 1:-1]
+        return at_knots.reshape((*np.shape(self.sigma), -1))
 
     def cdf(self, x: npt.ArrayLike) -> Any:
         """P(return <= x), x in log returns; at the realised return it is the PIT."""
@@ -145,11 +146,13 @@ class BucketDistribution:
     def _bounds(self) -> Floats:
         """(N, J + 2) the distribution function at both ends of each piece: 0, at the knots, 1."""
         probs = self.probs.reshape(-1, self.probs.shape[-1])
-        inside = np.repeat(probs[:, 1:-1] / PIECES, PIECES, axis=1)
-        masses = np.concatenate([probs[:, :1], inside], axis=1)
-        bounds = np.ones((len(probs), masses.shape[1] + 2))
+        inner = probs[:, 1:-1] / PIECES
+        pieces = np.repeat(inner, PIECES, axis=1)
+        masses = np.concatenate([probs[:, :1], pieces], axis=1)
+        at_knots = np.cumsum(masses, axis=1)
+        bounds = np.ones((len(probs), len(self.shape.knots) + 2))
         bounds[:, 0] = 0.0
-        bounds[:, 1:-1] = np.minimum(np.cumsum(masses, axis=1), 1.0)
+        bounds[:, 1:-1] = np.minimum(at_knots, 1.0)
         return bounds
 
     @cached_property
@@ -176,14 +179,18 @@ class BucketDistribution:
     def _locate(self, levels: Floats) -> tuple[Ints, Floats]:
         """The places at which the distribution function reaches levels (N, M)."""
         at_knots = self._bounds[:, 1:-1]
-        if len(at_knots) == 1:
+        if len(levels) == 1:
             piece = np.searchsorted(at_knots[0], levels, side="left")
         else:
-            knots_below = [(at_knots < each[:, None]).sum(axis=1) for each in levels.T]
-            piece = np.array(knots_below, np.int64).reshape(levels.shape[::-1]).T
+            piece = np.empty(levels.shape, np.int64)
+            for column, level in enumerate(levels.T):
+                is_below = at_knots < level[:, None]
+                piece[:, column] = is_below.sum(axis=1)
         low, high = self._bounds_of(piece)
+        mass = high - low
         # Only the lower tail can be reached without having mass: level 0 is then its end.
-        share = np.divide(levels - low, high - low, out=np.ones(levels.shape), where=high > low)
+        share = np.ones(levels.shape)
+        np.divide(levels - low, mass, out=share, where=mass > 0)
         return piece, share
 
     def _for_every_event(self, levels: Floats) -> Floats:
@@ -227,8 +234,8 @@ class BucketDistribution:
             problem = "values belong to the events of the distributions"
             raise ConfigError(problem, expected=events, got=values.shape)
         axes = values.shape[len(events) :]
-        z = values.reshape(len(self._sigma), math.prod(axes)) / self._sigma
-        return self._shaped(function(z), axes)
+        rows = values.reshape(len(self._sigma), math.prod(axes))
+        return self._shaped(function(rows / self._sigma), axes)
 
     def _shaped(self, values: Floats, axes: tuple[int, ...] = ()) -> Any:
         """Results (N, M) with the axes of events and arguments; a plain number without any."""

@@ -63,7 +63,8 @@ def levels_of(scores: Floats, degrees: float | None = None) -> Floats:
     total = np.ones_like(cosines)
     for power in range(int(degrees) - 2, 1, -2):
         total = 1 + total * cosines * ((power - 1) / power)
-    return np.asarray(0.5 + 0.5 * finite / np.sqrt(squares) * total)
+    sines = finite / np.sqrt(squares)
+    return np.asarray(0.5 + 0.5 * sines * total)
 
 
 def correlation_of(covariance: Floats) -> Floats:
@@ -95,5 +96,6 @@ def log_density(correlation: Floats, pit: Floats, degrees: float | None = None) 
     half_joint = half + size / 2
     joint = math.lgamma(half_joint) - half_joint * math.log1p(distance / degrees)
     shared = math.lgamma(half) * (size - 1)
-    alone = size * math.lgamma(half_alone) - half_alone * float(np.log1p(squares / degrees).sum())
+    log_sizes = float(np.log1p(squares / degrees).sum())
+    alone = size * math.lgamma(half_alone) - half_alone * log_sizes
     return joint + shared - alone - log_volume

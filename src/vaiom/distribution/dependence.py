@@ -95,8 +95,10 @@ class Dependence:
         size = len(set(self.symbols))
         if not size == len(self.symbols) == len(self.classes):
             raise ValueError("symbols of another size than classes, or repeated")
-        if not (0 < self.decay < 1 and 0 < self.shrinkage <= 1 and "1" in self.degrees):
-            raise ValueError("decay and shrinkage are weights, and degrees are of one bar at least")
+        if not (0 < self.decay < 1 and 0 < self.shrinkage <= 1):
+            raise ValueError("decay and shrinkage are weights between 0 and 1")
+        if "1" not in self.degrees:
+            raise ValueError("degrees of freedom are needed for one bar at least")
         for matrix in (self.covariance, self.correlation):
             if matrix.shape != (size, size):
                 raise ValueError("a matrix of another size than the assets")
@@ -208,8 +210,8 @@ class DependenceState:
         state = self._with_assets(symbols, scales / self._unit(symbols, scales))
         places = state._places(symbols)
         at = np.ix_(places, places)
-        weight = self.fit.shrinkage
-        covariance = (1 - weight) * state.covariance[at] + weight * state.target[at]
+        distance = state.target[at] - state.covariance[at]
+        covariance = state.covariance[at] + self.fit.shrinkage * distance
         deviations = np.sqrt(np.diag(covariance))
         ratios = np.log(scales / deviations)
         variances = np.exp(2 * (ratios - ratios.mean()))
@@ -311,7 +313,8 @@ def with_variances(covariance: Floats, variances: Floats) -> Floats:
     if np.abs(log_ratios).max() > 1:
         # From a distant start the steps would stay small near the boundary of positive
         # definiteness. Dominant diagonals are far from it.
-        added = 1 - 2 * np.diag(precision) + np.abs(precision).sum(axis=1)
+        row_sums = np.abs(precision).sum(axis=1)
+        added = 1 - 2 * np.diag(precision) + row_sums
     for _ in range(_NEWTON_STEPS):
         inverse = np.linalg.inv(precision + np.diag(added))
         slope = 1 - np.diag(inverse)

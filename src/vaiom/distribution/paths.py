@@ -58,10 +58,11 @@ def sample_paths(dists: Sequence[ReturnDistribution], n: int, seed: int | None) 
     returns = np.zeros(levels.shape)
     for dist in dists:
         # Its weight at each bar: 1 at its own horizon, 0 from the neighbouring ones on.
-        is_own = np.equal(horizons, dist.horizon)
-        weight = np.interp(np.sqrt(bars), np.sqrt(horizons), is_own.astype(np.float64))
+        is_own = [float(horizon == dist.horizon) for horizon in horizons]
+        weight = np.interp(np.sqrt(bars), np.sqrt(horizons), is_own)
         near = weight > 0
-        returns[:, near] += weight[near] * dist.quantile(levels[:, near])
+        quantiles = dist.quantile(levels[:, near])
+        returns[:, near] += weight[near] * quantiles
     first = dists[0]
     return ReturnPaths(
         symbol=first.symbol, as_of=first.as_of, horizons=tuple(horizons), returns=returns

@@ -111,23 +111,26 @@ class ReturnShape:
         starts, widths = self._pieces
         piece = np.searchsorted(self.knots, z, side="left")
         inside = (z - starts[piece]) / widths[piece]
-        below = self.lower.survival(self.knots[0] - z)
-        above = 1 - self.upper.survival(z - self.knots[-1])
+        first, last = self.knots[[0, -1]]
+        below = self.lower.survival(first - z)
+        above = 1 - self.upper.survival(z - last)
         return piece, self._by_piece(piece, below, inside, above)
 
     def value(self, piece: Ints, share: Floats) -> Floats:
         """The values at places; infinite at the ends of the tails."""
         starts, widths = self._pieces
         inside = starts[piece] + share * widths[piece]
-        below = self.knots[0] - self.lower.excess(share)
-        above = self.knots[-1] + self.upper.excess(1 - share)
+        first, last = self.knots[[0, -1]]
+        below = first - self.lower.excess(share)
+        above = last + self.upper.excess(1 - share)
         return self._by_piece(piece, below, inside, above)
 
     def density(self, piece: Ints, z: Floats) -> Floats:
         """The density at values in these pieces, for a mass of 1 in each piece."""
         _, widths = self._pieces
-        below = self.lower.density(np.maximum(self.knots[0] - z, 0))
-        above = self.upper.density(np.maximum(z - self.knots[-1], 0))
+        first, last = self.knots[[0, -1]]
+        below = self.lower.density(np.maximum(first - z, 0))
+        above = self.upper.density(np.maximum(z - last, 0))
         return self._by_piece(piece, below, 1 / widths[piece], above)
 
     @cached_property
