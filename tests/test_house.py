@@ -82,23 +82,12 @@ def test_rooms_import_only_to_their_left(path: Path) -> None:
     assert imports_of(path) <= allowed
 
 
-MOST = {"per_line": 4.95, "per_statement": 6.8, "packed": 250}
+MOST = {"per_line": 4.9, "per_statement": 6.8, "packed": 60}
 """Of `src` as `tools/house.py` measures it. These numbers only ever fall."""
-LEAST_DOC_WORDS = 31.0
+LEAST_DOC_WORDS = 35.0
 """Words of docstrings for each hundred expressions of `src`; this one only rises."""
-LONGEST_FILE = 640
-SEVERAL_ROOMS = {
-    "__init__.py",
-    "Calibration",
-    "ModelCard",
-    "Origin",
-    "figures.py",
-    "forecasts.py",
-    "joint.py",
-    "ledger.py",
-    "run.py",
-    "store.py",
-}
+LONGEST_FILE = 500
+SEVERAL_ROOMS = {"__init__.py"}
 """Names of classes and files that may stand in several rooms."""
 
 
