@@ -95,7 +95,12 @@ class Dynamics:
         memory = self.memory
         usual = 1.0 - weight - memory
         following = usual + weight * shock * shock + memory * variance
-        return min(max(following, low), high)
+        # Called for every bar: comparisons are faster than min and max.
+        if following < low:
+            return low
+        if following > high:
+            return high
+        return following
 
 
 def student_mass(lower: FloatArray, upper: FloatArray) -> FloatArray:
