@@ -208,13 +208,3 @@ def test_an_asset_that_training_hid_keeps_its_row() -> None:
         saved = model.saved_tensors()["encoder.embeddings.asset_id.weight"]
         assert torch.equal(saved[0], own[0] if rate else own[1:].mean(dim=0))
         assert torch.equal(saved[1:], own[1:])
-
-
-def test_all_positions_unless_the_last_is_asked_for() -> None:
-    model = tiny_model().eval()
-    x, meta = events(model, 2, 6)
-    assert model.hidden(x, meta).shape == (2, 6, 16)
-    assert model(x, meta)["return"].shape == (2, 6, 64)
-    torch.testing.assert_close(
-        model(x, meta, last_only=True)["return"], model(x, meta)["return"][:, -1:]
-    )

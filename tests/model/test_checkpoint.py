@@ -92,38 +92,6 @@ def test_a_round_trip_is_exact_and_draws_no_random_number(input_: str, tmp_path:
     assert all(parameter.requires_grad for parameter in loaded.model.parameters())
 
 
-def test_the_header_explains_the_file(saved: Path) -> None:
-    header = header_of(saved)
-    assert header["model"] == to_json(ModelConfig(**TINY))
-    assert header["tokenizer"] == TOKENIZER.to_json()
-    assert header["tokenizer_sha256"] == TOKENIZER.sha256
-    assert header["provenance"] == {
-        "vaiom_version": "0.0",
-        "corpus_sha256": "c0",
-        "inputs": [{"symbol": "AUDUSD", "sha256": "ab"}],
-        "splits": {"train_end": "2024-01-01T00:00:00"},
-        "experiment": "tiny",
-        "train": {"learning_rate": 1e-3},
-        "seed": 17,
-        "step": 42,
-        "validation_bits": 3.25,
-        "purpose": "evidence",
-        "start_sha256": None,
-    }
-
-
-@pytest.mark.parametrize("input_", ["disc", "hybrid"])
-def test_the_unknown_asset_is_the_mean_of_the_known(input_: str, tmp_path: Path) -> None:
-    model = model_of(input_)
-    own = model.state_dict()["encoder.embeddings.asset_id.weight"].clone()
-    save_checkpoint(tmp_path / "model.safetensors", model, TOKENIZER, PROVENANCE)
-    table = load_file(tmp_path / "model.safetensors")["encoder.embeddings.asset_id.weight"]
-    torch.testing.assert_close(table[0], own[1:].mean(dim=0))
-    assert torch.equal(table[1:], own[1:])
-    # The model in training keeps its own row: saving is not a step.
-    assert torch.equal(model.state_dict()["encoder.embeddings.asset_id.weight"], own)
-
-
 @given(data=st.data())
 def test_a_changed_byte_anywhere_is_noticed(
     data: st.DataObject, saved: Path, tmp_path_factory: pytest.TempPathFactory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
-from small_models import CHOICES, VOCABULARY, events, tiny_model
+from small_models import CHOICES, events, tiny_model
 
-from reference.losses_loop import mixture, softmax
-from vaiom.model.config import AUXILIARIES
+from reference.losses_loop import mixture
 from vaiom.model.heads import return_log_probs
 from vaiom.model.vaiom import INPUT_LIMIT
 
@@ -34,12 +32,6 @@ def test_moms_equals_the_explicit_mixture(data: st.DataObject, states: int) -> N
     assert probs.sum() == pytest.approx(1.0, abs=1e-5)
 
 
-@given(st_numpy.arrays(np.float32, 16, elements=finite))
-def test_the_independent_head_is_a_softmax(values: np.ndarray) -> None:
-    probs = return_log_probs({"return": torch.from_numpy(values)[None]})[0].double().exp().numpy()
-    np.testing.assert_allclose(probs, softmax(values.tolist()), atol=1e-6)
-
-
 def test_the_logarithm_stays_finite_where_the_mixture_underflows() -> None:
     logits = {"state": torch.zeros(1, 4), "return": torch.zeros(1, 64)}
     logits["return"][0, ::16] = 300.0  # bucket 1 takes everything, in every state
@@ -54,21 +46,6 @@ def test_a_model_gives_distributions(head: str) -> None:
     log_probs = model.log_probs(*events(model, 5, 9))
     assert log_probs.shape == (5, 16)
     torch.testing.assert_close(log_probs.exp().sum(dim=1), torch.ones(5))
-
-
-SUBSETS = [subset for size in range(4) for subset in itertools.combinations(AUXILIARIES, size)]
-
-
-@pytest.mark.parametrize("auxiliaries", SUBSETS, ids=lambda names: "+".join(names) or "none")
-def test_each_auxiliary_has_its_head_or_has_not(auxiliaries: tuple[str, ...]) -> None:
-    model = tiny_model(auxiliaries=auxiliaries)
-    widths = {name: values.shape[-1] for name, values in model(*events(model, 1, 3)).items()}
-    sizes = {
-        "gap": VOCABULARY["gap_bucket"] - 1,
-        "vol_regime": VOCABULARY["vol_regime"] - 1,
-        "ordinal": 15,
-    }
-    assert widths == {"state": 4, "return": 64, **{name: sizes[name] for name in auxiliaries}}
 
 
 def test_logits_are_fp32_under_autocast() -> None:

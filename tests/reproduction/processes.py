@@ -29,13 +29,6 @@ def children_of(pid: int) -> list[int]:
     return found[1:]
 
 
-def alive(pid: int) -> bool:
-    try:
-        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def command_of(pid: int) -> str:
     """What a process was started as, or calls itself; empty where it has ended."""
     try:

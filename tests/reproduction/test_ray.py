@@ -22,7 +22,6 @@ from processes import children_of, command_of, needs_proc
 from reproductions import TINY, Reproduced, records_in, start_vaiom, vaiom, words_of
 
 from vaiom.corpus.build import CorpusConfig, build_corpus, propose_splits
-from vaiom.errors import ConfigError
 from vaiom.experiments.tasks import TaskRunner
 from vaiom.simulation.market import MarketConfig, write_market
 
@@ -163,22 +162,3 @@ def test_a_corpus_of_a_hundred_assets_survives_a_killed_worker(
         assert (tmp_path / "spread" / file).read_bytes() == (
             tmp_path / "here" / file
         ).read_bytes(), file
-
-
-def test_no_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(ConfigError, match="no Ray cluster") as refused:
-        TaskRunner(name="ray").run([], lambda *_: None)
-    assert "ray start --head" in str(refused.value)
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "nonsense"])
-def test_a_cluster_that_cannot_be_reached_is_told_at_once(
-    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ray itself would try for minutes: it is not even asked."""
-    monkeypatch.setenv("RAY_ADDRESS", address.format(*free_ports(1)))
-    monkeypatch.setattr("ray.init", lambda **_: pytest.fail("asked"))
-    with pytest.raises(ConfigError, match="cannot be reached") as refused:
-        TaskRunner(name="ray").run([], lambda *_: None)
-    assert refused.value.got

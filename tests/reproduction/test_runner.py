@@ -5,7 +5,6 @@ leaves the same.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from dataclasses import replace
@@ -13,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from processes import alive, children_of, command_of, needs_proc
 from reproductions import (
     SOME,
     TINY,
@@ -164,45 +162,6 @@ def test_two_workers_leave_the_records_of_one(some_reproduced: Reproduced, tmp_p
     assert records.items() <= records_in(some_reproduced.out).items()
 
 
-@pytest.mark.kills
-@needs_proc
-def test_workers_die_with_their_runner(some_reproduced: Reproduced, tmp_path: Path) -> None:
-    settings = ("steps=100000", "log_every=1", "validate_every=50", *TINY[2:])
-    process = start_vaiom(
-        words_of(some_reproduced.corpus, tmp_path, "sweep", "--workers", 2, settings=settings)
-    )
-    while process.poll() is None and not list(tmp_path.glob("runs/*/metrics.jsonl")):
-        time.sleep(0.05)
-    below = children_of(process.pid)
-    assert below
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    deadline = time.monotonic() + 20
-    while any(map(alive, below)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(alive, below))
-
-
-@pytest.mark.kills
-@needs_proc
-def test_a_worker_that_is_killed_fails_alone(some_reproduced: Reproduced, tmp_path: Path) -> None:
-    settings = ("steps=3000", "log_every=1", "validate_every=500", *TINY[2:])
-    words = words_of(
-        some_reproduced.corpus, tmp_path, "sweep", "--workers", 2, "--json", settings=settings
-    )
-    process = start_vaiom(words)
-    while process.poll() is None and not list(tmp_path.glob("runs/*/metrics.jsonl")):
-        time.sleep(0.02)
-    for pid in children_of(process.pid):
-        if "spawn_main" in command_of(pid):
-            os.kill(pid, signal.SIGKILL)
-    out, errors = process.communicate(timeout=200)
-    assert process.returncode == 1, errors
-    (failure,) = json.loads(out)["failed"]
-    assert "its process ended" in failure["reason"]
-    assert len(records_in(tmp_path)) == 1
-
-
 def test_baselines_that_came_later_are_added_without_training(
     some_reproduced: Reproduced, tmp_path: Path
 ) -> None:
@@ -249,8 +208,3 @@ def test_foreign_baselines_are_refused_before_anything_runs(
     )
     require_refusal(vaiom(*words), "stored losses are not of this context", "16", "32")
     assert not (tmp_path / "runs").exists()
-
-
-def test_unknown_engines(some_reproduced: Reproduced, tmp_path: Path) -> None:
-    words = words_of(some_reproduced.corpus, tmp_path, "splits")
-    require_refusal(vaiom(*words, "--engine", "steam"), "local, ray", "steam")

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from reproduction.walk_forward import (
     MAX_YEARS,
-    MIN_TRAIN_YEARS,
     TEST,
     TREE_EVENTS,
     TREES,
@@ -28,7 +27,7 @@ from training.tiny_runs import TINY
 from vaiom.baselines import lightgbm
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.splits import SplitConfig
-from vaiom.corpus.store import Corpus, open_corpus
+from vaiom.corpus.store import Corpus
 from vaiom.files import read_json
 from vaiom.market.folder import read_bars, write_symbol
 from vaiom.training.loop import train
@@ -146,31 +145,6 @@ def test_nothing_after_the_year_enters(tmp_path: Path) -> None:
             ours = getattr(whole, name)[rows]
             theirs = getattr(cut, name)[same]
             np.testing.assert_array_equal(ours, theirs, err_msg=f"{split} {name}")
-
-
-def test_splits_of_a_year_do_not_meet(tmp_path: Path) -> None:
-    corpus = daily(tmp_path, datetime(2024, 12, 31), AAA=datetime(2016, 1, 1))
-    assert years_of(corpus)[0] == 2017 + MIN_TRAIN_YEARS
-    moved = corpus.with_splits(splits_of(2023))
-    times = [
-        moved.target_timestamps[moved.endpoints(split, CONTEXT)]
-        for split in ("train", "validation", TEST)
-    ]
-    assert times[0].max() < np.datetime64("2022-01-01")
-    assert (
-        np.datetime64("2022-07-01")
-        <= times[1].min()
-        <= times[1].max()
-        < np.datetime64("2023-01-01")
-    )
-    assert (
-        np.datetime64("2023-01-01")
-        <= times[2].min()
-        <= times[2].max()
-        < np.datetime64("2024-01-01")
-    )
-    # The corpus itself has not moved.
-    assert open_corpus(tmp_path / "corpus").splits == corpus.splits != moved.splits
 
 
 @pytest.mark.parametrize("year", [2016, 2024])

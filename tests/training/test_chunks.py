@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -82,22 +80,3 @@ def test_a_chunk_has_its_warmup_or_starts_with_its_asset() -> None:
     rows = np.array([3, 40, 99, 100, 120, 249])
     firsts = plan_chunks(rows, bounds, warmup=10, length=30)
     assert firsts.tolist() == [0, 30, 89, 100, 100, 239]
-
-
-def test_a_longer_memory_is_judged_on_the_same_events() -> None:
-    longer = replace(CONFIG, context=1024, attention_window=256)
-    assert longer.history == ModelConfig().history == 512
-    assert replace(longer, context=300, attention_window=64).history == 300
-    assert (
-        ModelConfig(context=1024).history == 1024
-    )  # learned positions answer from a full window alone
-
-
-def test_a_window_needs_rotary_positions() -> None:
-    with pytest.raises(ValueError, match="rotary"):
-        ModelConfig(attention_window=8)
-
-
-def test_a_context_holds_all_that_an_answer_depends_on() -> None:
-    with pytest.raises(ValueError, match="300 is less than the 766 rows"):
-        replace(CONFIG, context=300, attention_window=256)

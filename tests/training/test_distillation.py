@@ -14,10 +14,8 @@ from tiny_runs import CPU, TINY, assert_same_tensors, state_of
 
 from vaiom.corpus.store import Corpus
 from vaiom.errors import ConfigError
-from vaiom.features.fields import CROSS_FIELDS, SIGNED_FIELDS, UNKNOWN_ASSET
+from vaiom.features.fields import SIGNED_FIELDS
 from vaiom.model.checkpoint import load_checkpoint
-from vaiom.model.heads import objective
-from vaiom.model.vaiom import Vaiom
 from vaiom.run import Run
 from vaiom.training.loop import train
 from vaiom.training.teachers import mean_probs, teachers_of
@@ -30,23 +28,6 @@ STUDENT = ALONE.with_changes(teachers=2, teacher_share=0.75)
 @pytest.fixture(scope="module")
 def run(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(corpus, STUDENT, tmp_path_factory.mktemp("runs") / "student", device="cpu").run
-
-
-def test_a_share_of_the_loss_is_towards_the_teacher() -> None:
-    torch.manual_seed(0)
-    logits = {"return": torch.randn(2, 3, 16)}
-    targets = {"return": torch.tensor([[3, 0, 16], [1, 2, 0]])}
-    teacher = torch.rand(2, 3, 16).softmax(dim=-1)
-    total, terms = objective(logits, targets, {}, teacher_BTK=teacher, teacher_share=0.75)
-    soft = []
-    hard = []
-    for b, t in ((0, 0), (0, 2), (1, 0), (1, 1)):
-        log_probs = logits["return"][b, t].log_softmax(dim=0)
-        soft.append(-(teacher[b, t] * log_probs).sum())
-        hard.append(-log_probs[targets["return"][b, t] - 1])
-    assert terms["return"].item() == pytest.approx(torch.stack(hard).mean().item(), rel=1e-6)
-    expected = 0.25 * torch.stack(hard).mean() + 0.75 * torch.stack(soft).mean()
-    assert total.item() == pytest.approx(expected.item(), rel=1e-6)
 
 
 def test_teachers_answer_for_every_row_of_train_and_no_other(run: Path, corpus: Corpus) -> None:
@@ -142,39 +123,3 @@ def test_teachers_need_a_share_and_a_model_of_stretches() -> None:
         TINY.with_changes(teachers=2)
     with pytest.raises(ConfigError, match="every row"):
         TINY.with_changes(teachers=2, teacher_share=0.5)
-
-
-def test_the_unknown_asset_is_learned_where_assets_are_dropped(corpus: Corpus) -> None:
-    """And is the mean of the known ones where they never are."""
-    for rate, learns in ((0.0, False), (0.9, True)):
-        torch.manual_seed(0)
-        config = TINY.with_changes(asset_dropout=rate).model
-        model = Vaiom(config, corpus.tokenizer.vocabulary_sizes).train()
-        x = torch.randn(40, 8, len(config.input_fields))
-        meta = torch.tensor([[1, 0, 0]] * 40)
-        model(x, meta)["return"].sum().backward()
-        table = model.encoder.embeddings["asset_id"].weight
-        assert bool(table.grad[UNKNOWN_ASSET].any()) == learns
-        saved = model.saved_tensors()["encoder.embeddings.asset_id.weight"]
-        assert torch.equal(saved[UNKNOWN_ASSET], table[UNKNOWN_ASSET]) == learns
-        assert torch.equal(saved[1:], table[1:])
-        model.eval()
-        assert torch.equal(model(x, meta)["return"], model(x, meta)["return"])
-
-
-def test_other_assets_are_left_out_of_whole_windows_in_training_alone(corpus: Corpus) -> None:
-    config = TINY.with_changes(fields=("ret_z", *CROSS_FIELDS), cross_dropout=0.5).model
-    torch.manual_seed(0)
-    model = Vaiom(config, corpus.tokenizer.vocabulary_sizes).train()
-    x = torch.randn(40, 8, len(config.input_fields)).requires_grad_()
-    meta = torch.tensor([[1, 0, 0]] * 40)
-    model(x, meta)["return"].sum().backward()
-    assert x.grad is not None
-    read = x.grad[:, :, 1:].ne(0).any(dim=-1)
-    assert bool((read.all(dim=1) | ~read.any(dim=1)).all())
-    assert 5 < int(read.all(dim=1).sum()) < 35
-    assert bool(x.grad[:, :, 0].ne(0).all())
-    model.eval()
-    changed = x.detach().clone()
-    changed[:, :, 1:] = 0
-    assert not torch.equal(model(x, meta)["return"], model(changed, meta)["return"])

@@ -4,7 +4,11 @@ FP16 or BF16.
 Unlike stock fused kernels, dropout is a short integer hash of (seed, head, row, column), recomputed
 in the backward pass instead of stored, and queries, keys and values stay packed (B, T, 3, H, E), as
 do their gradients.
-Paper: Methods, "VAIOM Backbone" (causal mask, attention dropout).
+Softmax and its gradient go through blocks of keys, as in FlashAttention-2 (Dao, 2023), with powers
+of 2. Paper: Methods, "VAIOM Backbone" (causal mask, attention dropout).
+
+Shapes: B windows, T positions, H heads, E values a head, D = H E; W is the attention window, BM and
+BN are rows and columns of a block of scores.
 """
 
 from __future__ import annotations
@@ -32,6 +36,9 @@ def _row_keys(seed, head, rows, T):
 
 @triton.jit
 def _mix(key):
+    """The last steps of the hash of a row's key and a column: a weight is dropped where it is below
+    the threshold.
+    """
     key *= 0x85EBCA6B
     key ^= key >> 13
     return key * 0xC2B2AE35
@@ -53,6 +60,10 @@ def _forward(
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
+    """Outputs (B, T, H, E) of a block of rows of one head.
+
+    LSE (B H, T) keeps the base-2 logarithm of each row's sum of weights for the backward pass.
+    """
     # Late rows see the most keys, so they start first.
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
@@ -108,6 +119,10 @@ def _backward_queries(
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
+    """Gradients of a block of queries of one head.
+
+    DELTA (B H, T) keeps each row's sum of gradient times output for `_backward_keys`.
+    """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
     D: tl.constexpr = H * E
@@ -160,6 +175,7 @@ def _backward_keys(
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
+    """Gradients of a block of keys and of their values of one head."""
     block = tl.program_id(0)
     head = tl.program_id(1)
     D: tl.constexpr = H * E
@@ -213,6 +229,7 @@ def fits(qkv: Tensor) -> bool:
 
 
 def _numbers(qkv: Tensor, rate: float) -> tuple[float, int, float]:
+    """Scale of scores in base 2, threshold of dropped hashes, and factor of kept weights."""
     return qkv.shape[-1] ** -0.5 * LOG2_E, min(int(rate * 2**32), 2**32 - 1), 1 / (1 - rate)
 
 
@@ -242,7 +259,8 @@ def _backward_op(
 ) -> Tensor:
     batch, length, _, heads, size = qkv.shape
     dqkv, delta = torch.empty_like(qkv), torch.empty_like(lse)
-    numbers, sizes = _numbers(qkv, rate), {"T": length, "H": heads, "E": size, "W": window}
+    numbers = _numbers(qkv, rate)
+    sizes = {"T": length, "H": heads, "E": size, "W": window}
     grid = (length // _BLOCK, batch * heads)
     _backward_queries[grid](qkv, out, grad, lse, delta, dqkv, seed, *numbers, **sizes, **_LAUNCH)
     _backward_keys[grid](qkv, grad, lse, delta, dqkv, seed, *numbers, **sizes, **_LAUNCH)
