@@ -36,6 +36,7 @@ _FIRST_MONDAY = np.datetime64("1920-01-05T00:00", "us")
 
 
 def run(bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
+    """The race on a folder's minutes or made-up ones, and the memory that a long folder takes."""
     measured = measure(*race_input(bars))
     measured.extra.update(measure_folder(FOLDER_ROWS))
     return measured

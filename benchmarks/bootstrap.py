@@ -26,6 +26,7 @@ Replicates = tuple[Floats, Floats]
 
 
 def run(_bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
+    """The benchmark at the size of an evaluation."""
     return measure(NUM_BLOCKS, NUM_EVENTS, REPLICATES, REPEATS)
 
 

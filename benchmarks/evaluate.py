@@ -31,6 +31,7 @@ TOLERANCE = {"cpu": 1e-5, "cuda": 2e-2}
 
 
 def run(_bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
+    """The benchmark with the main model."""
     return measure(ModelConfig())
 
 

@@ -28,6 +28,7 @@ REPEATS = 7
 
 
 def run(bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
+    """Race the building of events against the same rules in pandas."""
     if bars is not None:
         return measure(read_bars(bars), str(bars))
     from vaiom.simulation.market import simulate

@@ -204,11 +204,13 @@ def endpoints(
 
 
 def _ewma_scale(clean: pd.Series[Any], span: int) -> pd.Series[Any]:
+    """sigma20: the root of the exponential mean of squares, floored."""
     variance = (clean**2).ewm(span=span, adjust=False, min_periods=1, ignore_na=False).mean()
     return np.sqrt(variance).clip(lower=FLOOR)
 
 
 def _signed_edges(z: Floats) -> Floats:
+    """Quantiles between the fixed tails, each once, with the infinities."""
     inside = z[(z > -TAIL_CUTOFFS[0]) & (z < TAIL_CUTOFFS[0])]
     interior = np.unique(np.quantile(inside, INTERIOR_QUANTILES))
     tails = np.array(TAIL_CUTOFFS)

@@ -27,6 +27,7 @@ def peak_mib() -> float:
 
 
 def main(source: Path, out: Path) -> None:
+    """Resample a folder in this process, and print its time and peak memory."""
     start = time.perf_counter()
     resample_folder(source, "1h", out)
     print(

@@ -42,6 +42,7 @@ PUSHED_BARS = 200
 
 
 def run(_bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
+    """The benchmark with the main model."""
     return measure(ModelConfig())
 
 
@@ -95,6 +96,7 @@ def plain_probs(forecaster: Forecaster, window: Window) -> Any:
 
 
 def require_equal(answers: dict[str, Any]) -> str:
+    """All ways must give the probabilities of the plain one; says how nearly they do."""
     worst = max(float(np.abs(answer - answers["plain"]).max()) for answer in answers.values())
     if not worst <= TOLERANCE:
         raise VaiomError(
@@ -116,6 +118,7 @@ def push_seconds(forecaster: Forecaster, window: Window) -> float:
 
 
 def _forecaster(config: ModelConfig) -> tuple[Forecaster, Window]:
+    """A forecaster with random weights, and a window of simulated bars."""
     market = MarketConfig(assets=2, bars=20_000)
     with tempfile.TemporaryDirectory() as folder:
         write_market(market, Path(folder) / "bars")
@@ -144,6 +147,7 @@ def card(config: ModelConfig, tokenizer: Tokenizer) -> ModelCard:
 
 
 def _model(forecaster: Forecaster) -> Vaiom:
+    """The network of a forecaster that runs in PyTorch."""
     assert isinstance(forecaster.backend, TorchBackend)
     return forecaster.backend.model
 
@@ -157,10 +161,12 @@ def _exported(forecaster: Forecaster) -> bytes | None:
 
 
 def _probs(forecaster: Forecaster, window: Window) -> Any:
+    """Probabilities after a window."""
     return forecaster.forecast([window])[window.symbol].probs
 
 
 def _seconds(work: Callable[[], object]) -> float:
+    """Seconds of one call."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

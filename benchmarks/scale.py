@@ -65,7 +65,8 @@ def resident_bytes(root: int) -> int:
         except OSError:  # it has ended
             continue
         pid = int(stat.parent.name)
-        parents[pid], pages[pid] = int(values[1]), int(values[21])
+        parents[pid] = int(values[1])
+        pages[pid] = int(values[21])
     family = {root}
     grown = True
     while grown:
@@ -76,6 +77,7 @@ def resident_bytes(root: int) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the stages on simulated assets, and print time and peak memory of each."""
     parser = argparse.ArgumentParser("python -m benchmarks.scale", description=__doc__)
     parser.add_argument(
         "out", type=Path, help="Folder for the market, its corpus, a run and baselines."

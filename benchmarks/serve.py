@@ -55,6 +55,7 @@ _PATH = "/v1/forecast"
 
 
 def run(_bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
+    """The benchmark with `best`, beside a plain service of the main model."""
     return measure(experiment("best").model, ModelConfig())
 
 
@@ -123,10 +124,12 @@ def measure(
 
 
 def _times(name: str, load: Load) -> dict[str, float]:
+    """Median and 99th percentile of latencies, in milliseconds."""
     return {f"{name}_p50_ms": round(load.p50_ms, 2), f"{name}_p99_ms": round(load.p99_ms, 2)}
 
 
 def require_equal(ours: Sequence[Any], plain: Sequence[Any]) -> str:
+    """Both services must give the same forecasts; says how nearly they do."""
     worst = max(
         float(np.abs(np.subtract(one, other)).max()) for one, other in zip(ours, plain, strict=True)
     )
@@ -181,11 +184,13 @@ def _histories(folder: Path, length: int, number: int) -> list[bytes]:
 
 
 def _pushes(symbol: str, frame: pl.DataFrame) -> Iterator[bytes]:
+    """A request for each bar."""
     for bar in _as_json(frame):
         yield post(f"/v1/assets/{symbol}/bars", json.dumps({"bars": [bar]}).encode())
 
 
 def _as_json(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """Bars as requests have them."""
     return [
         {
             name.lower(): value.isoformat() if name == "Datetime" else value
@@ -220,6 +225,7 @@ def _server(command: Sequence[str], threads: int) -> Iterator[int]:
 
 
 def _is_ready(port: int) -> bool:
+    """Whether a service answers."""
     try:
         return _ask(port, "GET", "/readyz")[0] == 200
     except OSError:
@@ -227,6 +233,7 @@ def _is_ready(port: int) -> bool:
 
 
 def _ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    """The JSON answer of a request."""
     connection = HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})

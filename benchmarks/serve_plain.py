@@ -23,6 +23,7 @@ from vaiom.model.heads import return_log_probs
 
 
 def plain_forecast(forecaster: Forecaster, request: dict[str, Any]) -> dict[str, Any]:
+    """A forecast from all stored bars, computed anew."""
     rows = [{**bar, "datetime": datetime.fromisoformat(bar["datetime"])} for bar in request["bars"]]
     [window] = forecaster.windows({request["symbol"]: pl.DataFrame(rows)})
     meta = forecaster.tokenizer.meta(window.symbol)
@@ -37,6 +38,7 @@ def plain_forecast(forecaster: Forecaster, request: dict[str, Any]) -> dict[str,
 
 
 def main() -> None:
+    """Serve until the process is ended."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
     parser.add_argument("--port", type=int)

@@ -22,6 +22,7 @@ NOTHING = (sys.executable, "-c", "pass")
 def run(
     _bars: Path | None = None, _corpus: Path | None = None, repeats: int = REPEATS
 ) -> Measurement:
+    """Time `vaiom --help` against an empty Python."""
     equal = require_help(_output(HELP))
     ours_seconds, reference_seconds = race(lambda: _output(HELP), lambda: _output(NOTHING), repeats)
     return Measurement(
@@ -42,4 +43,5 @@ def require_help(text: str) -> str:
 
 
 def _output(command: tuple[str, ...]) -> str:
+    """What a command prints."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout

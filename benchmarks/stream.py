@@ -41,6 +41,7 @@ TOLERANCE = 1e-5
 
 
 def run(_bars: Path | None = None, _corpus: Path | None = None) -> Measurement:
+    """The benchmark with `best`."""
     return measure(experiment("best").model)
 
 

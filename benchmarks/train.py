@@ -40,6 +40,7 @@ _PASSES = 4
 
 
 def run(_bars: Path | None = None, corpus: Path | None = None) -> Measurement:
+    """The benchmark on a corpus, or on a simulated market."""
     if corpus is not None:
         return measure(open_corpus(corpus), str(corpus))
     from vaiom.corpus.build import build_corpus
@@ -166,19 +167,22 @@ def copy_parameters(source: Vaiom, target: PlainModel) -> None:
         ("components", "return"),
         *((n, n) for n in ("gap", "vol_regime", "ordinal")),
     ):
-        state[f"{theirs}.weight"], state[f"{theirs}.bias"] = heads[mine], biases[mine]
+        state[f"{theirs}.weight"] = heads[mine]
+        state[f"{theirs}.bias"] = biases[mine]
     target.load_state_dict(state)
 
 
 def _product(
     corpus: Corpus, model: ModelConfig, train: TrainConfig, device: torch.device, dtype: torch.dtype
 ) -> TrainStep:
+    """The step of this package, with random weights."""
     torch.manual_seed(train.seed)
     network = Vaiom(model, corpus.tokenizer.vocabulary_sizes).to(device).train()
     return TrainStep(network, DeviceCorpus(corpus, model, device), train, dtype)
 
 
 def _plain(corpus: Corpus, model: ModelConfig, device: torch.device) -> PlainTrainer:
+    """The plain loop that it is raced against."""
     network = PlainModel(
         model.width, model.num_heads, model.num_layers, model.context, model.dropout, corpus
     )
@@ -193,6 +197,7 @@ def _floors(
     dtype: torch.dtype,
     ours: float,
 ) -> dict[str, Any]:
+    """The least time that a step can take here, by its arithmetic and by its traffic."""
     tokens = train.windows_per_step * model.context
     parameters = (
         count_parameters(model, corpus.tokenizer.vocabulary_sizes) - model.context * model.width
@@ -232,6 +237,7 @@ def _copy_rate(device: torch.device) -> float:
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one call, the GPU's work included."""
     _wait(device)
     start = time.perf_counter()
     work()
@@ -240,11 +246,13 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def _wait(device: torch.device) -> None:
+    """Wait for the GPU, if there is one."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def _device_name(device: torch.device) -> str:
+    """Name of the GPU, or number of threads."""
     return (
         torch.cuda.get_device_name(device)
         if device.type == "cuda"

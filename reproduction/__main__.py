@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def parse(words: Sequence[str] | None, program: str) -> argparse.Namespace:
+    """Read the command line; a user's slip ends the program with a message."""
     parser = argparse.ArgumentParser(
         program,
         usage="%(prog)s [OPTIONS] [TABLE]...",
@@ -160,6 +161,7 @@ def _open(paths: Sequence[Path]) -> dict[str, Corpus]:
 
 
 def _list(tables: tuple[str, ...], tasks: list[Task], json: bool) -> None:
+    """Show the chosen tables, the runs that they need, and what these cost."""
     trained = [task for task in tasks if task.kind in (RUN, WALK)]
     planned = [
         (task.label, cost_beside_main(task.experiment), task.shortened)

@@ -83,6 +83,7 @@ def _of_row(claim: Claim, records: Records) -> list[Any]:
 
 
 def _reason(measured: Measured) -> str:
+    """Why a verdict is what it is, in a few words."""
     seeds = (
         f"{len(measured.seeds)} seeds"
         if len(measured.seeds) > 1

@@ -15,6 +15,7 @@ from vaiom.report.tables import Column, Table, count, signed, text
 
 
 def splits(records: Records) -> list[Noted]:
+    """Number of events of each split."""
     events = records.facts(CORPUS).get("events", {})
     rows = [
         [name, paper.SPLIT_EVENTS.get(name), events.get(name)]
@@ -25,6 +26,7 @@ def splits(records: Records) -> list[Noted]:
 
 
 def coverage(records: Records) -> list[Noted]:
+    """Bars and Train windows of each asset."""
     assets = records.facts(CORPUS).get("assets", {})
     rows = []
     for symbol in sorted({*paper.ASSETS, *assets}):
@@ -44,6 +46,8 @@ def coverage(records: Records) -> list[Noted]:
 
 
 def edges(records: Records) -> list[Noted]:
+    """Bucket edges between the fixed tails."""
+
     def spelled(edges: Sequence[float]) -> str | None:
         return "  ".join(map(signed, edges)) or None
 

@@ -29,7 +29,9 @@ HOLDS = "holds"
 FAILS = "fails"
 UNRESOLVED = "unresolved"
 NOT_RUN = "not run"
-BETTER, WORSE = "better", "worse"  # verdicts where the paper has no figure
+# Verdicts where the paper has no figure.
+BETTER = "better"
+WORSE = "worse"
 NOT_CLAIMED = "too short to claim"
 UNMATCHED = "lengths do not match"
 STOPPED = "stopped before"
@@ -46,6 +48,7 @@ class Records:
 
     @classmethod
     def read(cls, folder: Path) -> Records:
+        """The records of a folder, of which there must be some."""
         if records := read_records(folder):
             return cls(records)
         raise DataError(
@@ -77,6 +80,8 @@ class Records:
         return next((each.facts for each in self._of(kind)), {})
 
     def _of(self, kind: str, timeframe: str = MAIN_TIMEFRAME) -> Iterator[Record]:
+        """Records of a kind, by seed and year; of one run the claimed and longest last."""
+
         def order(record: Record) -> tuple[int, int, bool, int]:
             return (
                 record.seed,
@@ -137,6 +142,7 @@ def measure(comparison: Comparison, records: Records) -> list[Measured]:
 
 
 def seed_noise(records: Records) -> SeedNoise | None:
+    """The spread over seeds of the main model; None with fewer than two seeds."""
     bits = [
         best for record in records.runs(MAIN).values() if (best := record.best_bits()) is not None
     ]
@@ -188,6 +194,7 @@ def _measure(
     others: dict[int, Record],
     noise: SeedNoise | None,
 ) -> Measured:
+    """One row of a comparison against its reference, seed by seed."""
     published = None
     if reference and row.bits is not None and reference.bits is not None:
         published = row.bits - reference.bits
@@ -249,6 +256,7 @@ def _bits(record: Record, row: Row, common: Mapping[int, float] | None = None) -
 def _deltas(
     row: Row, own: dict[int, Record], reference: Row, others: dict[int, Record]
 ) -> dict[int, float]:
+    """Row minus reference in bits per event, for each seed that both have."""
     out = {}
     for seed in sorted(own.keys() & others.keys()):
         # Of one published length: only what both could have chosen, or the more often validated one

@@ -50,11 +50,13 @@ LESSONS = """\
 
 
 def render_log(rounds: Sequence[dict[str, Any]], records: Records) -> str:
+    """The log as Markdown, from the rounds of the search and the records of ablations."""
     parts = [_round(number, each) for number, each in enumerate(rounds, start=1)]
     return "\n".join([INTRODUCTION, LESSONS, *parts, _ablations(records)])
 
 
 def _round(number: int, found: dict[str, Any]) -> str:
+    """One round: its experiment, and a table of its runs."""
     base = next(run for run in found["runs"] if run["what"] == found["base"])
     lines = [
         f"## Round {number}: {found['title'].lower()}\n",
@@ -76,6 +78,7 @@ def _round(number: int, found: dict[str, Any]) -> str:
 
 
 def _ablations(records: Records) -> str:
+    """The table of what was removed again, over several seeds."""
     chosen = comparison("beyond")
     lines = [
         f"## {chosen.title}\n",

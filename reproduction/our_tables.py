@@ -18,6 +18,7 @@ from vaiom.report.tables import Column, Table, bits, count, interval, signed, te
 
 
 def best_model(records: Records) -> list[Noted]:
+    """Our models beside the paper's model and beside every baseline."""
     tables = [
         _our_models(records),
         *(_pairs(records, name) for name in (FORMER, BEST)),
@@ -142,6 +143,7 @@ def _splits_of(records: Iterable[Record]) -> list[str]:
 
 
 def all_baselines(records: Records) -> list[Noted]:
+    """Every baseline on every split, and the gains of our models over it."""
     facts = records.facts(BASELINES)
     if not facts:
         return []
@@ -200,10 +202,12 @@ def walked_baselines(walked: Mapping[int, Record]) -> list[str]:
 
 
 def walk_forward(records: Records) -> list[Noted]:
+    """A table of test years for each model that was walked."""
     return [_walk(records, name) for name in JUDGED if records.walk_forward(name)]
 
 
 def _walk(records: Records, model: str) -> Noted:
+    """The test years of one model: bits, and gains over its strongest baseline."""
     walked = records.walk_forward(model)
     main = records.walk_forward()
     names = walked_baselines(walked)

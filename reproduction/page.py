@@ -29,7 +29,9 @@ from vaiom.report.tables import NOTHING, Column, Table, bits, count, signed, tex
 
 PAGE_NAME = "reproduction.md"
 FIGURE_NAME = "walk-forward.svg"
-_GREY, _GREEN, _BLUES = "#7a7a7a", "#3f9f5f", ("#9ab8d8", "#5a8fc4", "#1f5f9f")
+_GREY = "#7a7a7a"
+_GREEN = "#3f9f5f"
+_BLUES = ("#9ab8d8", "#5a8fc4", "#1f5f9f")
 _GREY_PARTS = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
 _GREY_LABELS = ("xtick.labelcolor", "ytick.labelcolor")
 
@@ -46,6 +48,7 @@ def write_page(records: Records, page: Path) -> None:
 
 
 def render(records: Records) -> str:
+    """The page as Markdown."""
     parts = ["# The paper's tables, ours beside the published figures\n", _preamble(records)]
     for name in ("", *TABLES):
         for table, note in tables_of(name, records) if name else [claims(records)]:
@@ -63,6 +66,7 @@ def tables_of(name: str, records: Records) -> list[Noted]:
 
 
 def _preamble(records: Records) -> str:
+    """What the page is, which data it is about, and what made it."""
     facts = records.facts(CORPUS)
     runs = [record for record in records.all if record.validation]
     noise = seed_noise(records)
@@ -116,6 +120,8 @@ def _preamble(records: Records) -> str:
 
 
 def _boundaries(splits: Mapping[str, Any]) -> str:
+    """The splits in words."""
+
     def days(pair: Sequence[str]) -> str:
         return " to ".join(moment[:10] for moment in pair)
 
@@ -196,6 +202,7 @@ def _exposure(measured: Sequence[Measured]) -> str:
 
 
 def _support(measured: Sequence[Measured], records: Records) -> Noted:
+    """What the runs behind a table took: parameters, windows and targets."""
     windows = records.facts(CORPUS).get("events", {}).get("train")
     rows = []
     previous = None

@@ -61,10 +61,12 @@ class Claim:
 def _comparison(
     name: str, rows: list[dict[str, Any]], all_rows: dict[str, Any], **about: Any
 ) -> Comparison:
+    """A table of `paper.toml` with its rows."""
     return Comparison(name=name, rows=tuple(Row(**(all_rows | row)) for row in rows), **about)
 
 
 def _by_seed(table: dict[str, Any]) -> dict[int, Any]:
+    """A table with its keys, which are seeds, as numbers."""
     return {int(seed): figures for seed, figures in table.items()}
 
 
@@ -91,4 +93,5 @@ TARGET_EXPOSURE: dict[str, float] = _PAPER["target_exposure"]
 
 
 def comparison(name: str) -> Comparison:
+    """The comparison of a name."""
     return next(each for each in COMPARISONS if each.name == name)

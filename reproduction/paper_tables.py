@@ -34,10 +34,12 @@ TAILS = ("negative", "positive", "both")
 
 
 def main_test(records: Records) -> list[Noted]:
+    """The judged models on Validation and Test, beside each baseline."""
     return [table for name in JUDGED for table in _tests(name, records.runs(name))]
 
 
 def _tests(name: str, runs: Mapping[int, Record]) -> list[Noted]:
+    """A table for each split that a model was scored on, or has published figures for."""
     if not runs:
         return []
     first = next(iter(runs.values()))
@@ -83,6 +85,8 @@ def _tests(name: str, runs: Mapping[int, Record]) -> list[Noted]:
 def _test_row(
     name: str, theirs: Mapping[str, float], ours: Mapping[str, float], gain: PairedGain | None
 ) -> list[Any]:
+    """A predictor: published and our bits, and the difference with its intervals."""
+
     def negated(pair: tuple[float, float] | None) -> tuple[float, float] | None:
         return pair and (-pair[1], -pair[0])
 
@@ -98,6 +102,7 @@ def _test_row(
 
 
 def seeds_test(records: Records) -> list[Noted]:
+    """Gains over the strongest baseline on Test, seed by seed."""
     runs = records.runs(MAIN)
     rows = []
     for split, seeds in paper.TEST_SEEDS.items():
@@ -139,6 +144,7 @@ def seeds_test(records: Records) -> list[Noted]:
 
 
 def seeds_validation(records: Records) -> list[Noted]:
+    """Bits and gains on Validation, seed by seed."""
     runs = records.runs(MAIN)
     rows: list[list[Any]] = []
     for seed, theirs in paper.VALIDATION_SEEDS.items():
@@ -178,6 +184,7 @@ def seeds_validation(records: Records) -> list[Noted]:
 
 
 def tails(records: Records) -> list[Noted]:
+    """Gains on events that ended in the tails."""
     rows = []
     for split, theirs in paper.TAILS.items():
         gain = first_gain(records, split)
@@ -196,6 +203,8 @@ def tails(records: Records) -> list[Noted]:
 
 
 def bootstrap(records: Records) -> list[Noted]:
+    """Intervals of the block bootstrap for gains and win rates."""
+
     def rates(rate: float, pair: tuple[float, float] | None) -> str:
         return f"{percent(rate)} {percents(pair)}"
 

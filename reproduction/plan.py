@@ -27,19 +27,16 @@ from vaiom.model.vaiom import count_parameters
 from vaiom.training.experiment import Experiment, changed
 
 BUDGETS = ("full", "fast")
-FLOOR_UPDATES, FLOOR_WINDOWS = (
-    10_000,
-    32,
-)  # micro-batches, and their windows, below which nothing is claimed
-SWEEP, SWEEP_STEPS = (
-    "cont-20k",
-    7_000,
-)  # the checkpoint sweep, and how far the fast budget follows it
-WINDOWS_KEPT = (
-    "cont-last-50k",
-    "disc-last-50k",
-)  # compared with full sequences, with as many windows in a step
-WHOLE = (MAIN, "cont")  # what even the fast budget does not shorten
+FLOOR_UPDATES = 10_000
+FLOOR_WINDOWS = 32
+"""Micro-batches, and their windows, below which nothing is claimed."""
+SWEEP = "cont-20k"
+SWEEP_STEPS = 7_000
+"""The checkpoint sweep, and how far the fast budget follows it."""
+WINDOWS_KEPT = ("cont-last-50k", "disc-last-50k")
+"""Compared with full sequences, with as many windows in a step."""
+WHOLE = (MAIN, "cont")
+"""What even the fast budget does not shorten."""
 # Settings that only make an experiment shorter or validate it more often.
 _LENGTH = (
     "steps",
@@ -108,6 +105,7 @@ def cost_beside_main(chosen: Experiment) -> float:
 
 @cache
 def _num_params(model: ModelConfig) -> int:
+    """Parameters of a model for the paper's corpus."""
     return count_parameters(model, PAPER_VOCABULARY)
 
 
@@ -122,6 +120,7 @@ class _Planner:
     seeds: Sequence[int]
 
     def tasks(self, tables: Sequence[str]) -> Iterator[Task]:
+        """Tasks behind these tables, in their order; some come more than once."""
         yield self._task(CORPUS)
         judged = self.timeframe == MAIN_TIMEFRAME
         if judged:
@@ -151,6 +150,7 @@ class _Planner:
         yield replace(runs[BEST][0], kind=ENSEMBLE, runs=tuple(best.id for best in runs[BEST]))
 
     def _comparison(self, table: Comparison) -> Iterator[Task]:
+        """A run for each row of a comparison and each of its seeds."""
         for row in table.rows:
             if row.timeframe == self.timeframe:
                 # Long runs over the last position have one seed under the fast budget.
@@ -173,6 +173,7 @@ class _Planner:
         return self._task(RUN, chosen, splits=splits)
 
     def _task(self, kind: str, chosen: Scaled | None = None, **more: Any) -> Task:
+        """A task on this corpus."""
         if chosen:
             more |= {
                 "experiment": chosen.experiment,
@@ -213,6 +214,7 @@ def scale(
 
 
 def _shorten(published: Experiment, walks: bool) -> Experiment:
+    """An experiment under the fast budget: no longer than what a claim needs."""
     train = published.train
     if train.scope == "last":
         shorter = published.with_changes(

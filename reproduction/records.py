@@ -19,10 +19,9 @@ BASELINES = "baselines"
 CORPUS = "corpus"
 PAIR = "pair"
 ENSEMBLE = "ensemble"
-ALL_TESTS, YEAR = (
-    "all",
-    "year",
-)  # scored besides the splits: all tests together, the year of a walk-forward
+# Scored besides the splits: all tests together, the year of a walk-forward.
+ALL_TESTS = "all"
+YEAR = "year"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +29,13 @@ class SplitScores:
     """One split, or several together, scored with one checkpoint."""
 
     bits: dict[str, float]
-    gains: dict[str, PairedGain]  # by baseline
+    gains: dict[str, PairedGain]
+    """Over each baseline."""
     looks: int | None = None
 
     @classmethod
     def of_events(cls, events: ScoredEvents, looks: int | None = None) -> SplitScores:
+        """The scores of events, and of each baseline against the model."""
         return cls(bits=events.mean_bits, gains=gains_of(compare(events)), looks=looks)
 
 
@@ -48,16 +49,17 @@ class Record:
     """One file of the records folder; which fields are filled depends on its kind."""
 
     kind: str
-    key: str  # hash of everything that decides the contents
+    key: str
+    """Hash of everything that decides the contents."""
     name: str
     timeframe: str
     seed: int = 0
     year: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
-    shortened: str = (
-        ""  # how the run differs from the published one, in words; empty if it does not
-    )
-    claimed: bool = True  # whether the run supports a claim: enough updates, full size
+    shortened: str = ""
+    """How the run differs from the published one, in words; empty if it does not."""
+    claimed: bool = True
+    """Whether the run supports a claim: enough updates, full size."""
     num_params: int = 0
     num_params_positional: int = 0
     windows_per_step: int = 0
@@ -70,6 +72,7 @@ class Record:
 
     @property
     def last_step(self) -> int:
+        """Step of the last Validation; 0 where there is none."""
         return max(self.validation, default=0)
 
     def best_step(self, within: int | None = None) -> int:
@@ -80,13 +83,16 @@ class Record:
         return min(steps, key=lambda step: self.validation[step], default=0)
 
     def best_bits(self, within: int | None = None) -> float | None:
+        """The fewest Validation bits, of the steps up to one."""
         return self.validation.get(self.best_step(within))
 
     def write(self, file: Path) -> None:
+        """Write the record as JSON."""
         write_json(file, to_json(self))
 
 
 def read_record(file: Path) -> Record:
+    """One record; a file that is none is an error that names it."""
     fix = "remove it and run `vaiom reproduce` again"
     return decode(Record, read_json(file), "not a record of a finished run", where=file, fix=fix)
 

@@ -76,6 +76,7 @@ class Task:
 
     @property
     def label(self) -> str:
+        """Timeframe, experiment, kind, year and seed in one word."""
         if self.experiment is None or self.kind == BASELINES:
             return f"{self.timeframe}-{self.kind}"
         kind = f"-{self.kind}" if self.kind in (PAIR, ENSEMBLE) else ""
@@ -94,6 +95,7 @@ class Task:
 
     @property
     def id(self) -> str:
+        """Label and key: the name of the record and of the run."""
         return f"{self.label}-{self.key[:8]}"
 
 
@@ -111,10 +113,12 @@ class Place:
 
     @property
     def records(self) -> Path:
+        """Folder of the records."""
         return self.out / "records"
 
     @property
     def runs(self) -> Path:
+        """Folder of the runs."""
         return self.out / "runs"
 
 
@@ -217,6 +221,7 @@ def _is_done(task: Task, place: Place, baselines: Mapping[str, set[str]]) -> boo
 
 
 def _run(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
+    """Train, and score the splits that are asked for beside the baselines."""
     run = place.runs / task.id
     trained = _train(task, corpus, run, device, place.deadline)
     scored = {}
@@ -254,11 +259,13 @@ def _pair(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
 
 
 def _ensemble(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
+    """The runs' mean probabilities on each split."""
     runs = [place.runs / run for run in task.runs]
     return {"scored": {split: score_ensemble(runs, corpus, split, device) for split in task.splits}}
 
 
 def _corpus(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
+    """What the tables say of a corpus: assets, events, splits and edges."""
     counts = count_events(corpus)
     facts = {
         "assets": {
@@ -277,6 +284,7 @@ def _corpus(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
 
 
 def _baselines(task: Task, corpus: Corpus, place: Place, device: str) -> Fields:
+    """Number of events and bits per event of each baseline, by split."""
     facts = {}
     for split in (VALIDATION, *corpus.splits.test_names):
         if losses := _losses(task, corpus, place, split):

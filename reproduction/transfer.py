@@ -66,6 +66,7 @@ intervals over asset-months. Made by `python -m reproduction.transfer`, and by `
 
 
 def main(words: Sequence[str] | None = None) -> None:
+    """Train on all assets but one, score that one, and write a record for each."""
     parser = argparse.ArgumentParser("python -m reproduction.transfer", description=__doc__)
     add = parser.add_argument
     add("--bars", type=Path, required=True, help="Bar folder: one <SYMBOL>.parquet per asset.")
@@ -169,6 +170,7 @@ def score(corpus: Corpus, split: str, runs: dict[str, Path]) -> dict[str, Any]:
 
 
 def _gain(events: ScoredEvents, name: str, other: str) -> dict[str, Any]:
+    """A gain with its interval."""
     gain = paired_gain(
         replace(events, bits={MODEL: events.bits[name], other: events.bits[other]}), other
     )

@@ -58,6 +58,7 @@ class Adapted(TrainResult):
 
 
 def _sentence(name: str, gain: PairedGain) -> str:
+    """Whether a gain helped, with its interval."""
     if not gain.gain_bits:
         return f"It did not help: {name} stay the best on Validation."
     interval = gain.asset_months.interval

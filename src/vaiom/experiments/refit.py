@@ -86,6 +86,7 @@ def fit_horizons(
 
 
 def _assets(tokenizer: Tokenizer) -> str:
+    """Symbols with their classes, in words."""
     pairs = zip(tokenizer.symbols, tokenizer.classes, strict=True)
     return ", ".join(f"{symbol} {class_name}" for symbol, class_name in pairs)
 

@@ -34,6 +34,7 @@ def stopping_early(chosen: Experiment) -> Experiment:
 
 
 def _read(file: Path) -> dict[str, Experiment]:
+    """The experiments of a file, each with the settings of its parents."""
     experiments: dict[str, Experiment] = {}
     for name, settings in tomllib.loads(file.read_text()).items():
         parent = settings.pop("parent", None)

@@ -34,10 +34,12 @@ class Task(Protocol):
     """A piece of work."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """Name that no other task has."""
 
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """Name for people."""
 
     @property
     def runs(self) -> Sequence[str]:
@@ -104,6 +106,7 @@ def _attempt(task: Task, perform: Perform, device: str) -> str | None:
 
 
 def _here(tasks: Sequence[Task], perform: Perform, device: str) -> Iterator[Outcome]:
+    """Run tasks in this process, one after another."""
     for task in tasks:
         yield task, _attempt(task, perform, device)
 
@@ -141,6 +144,7 @@ def _in_processes(
 
 
 def _reason(attempt: Future[str | None]) -> str | None:
+    """Why a finished attempt failed, if it did."""
     try:
         return attempt.result()
     except BrokenProcessPool:

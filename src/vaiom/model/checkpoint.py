@@ -220,6 +220,7 @@ def tensors_sha256(tensors: Tensors) -> str:
 
 
 def _foreign(path: Path, kind: str, version: int, got: str) -> CheckpointError:
+    """The error of a file that is something else than was expected."""
     return CheckpointError(
         "a file of another kind or version",
         where=path,

@@ -151,6 +151,7 @@ class ModelConfig:
 
 
 def _require_choices(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
+    """Refuse values that are unknown or come twice."""
     unknown = [value for value in values if value not in known]
     if unknown:
         raise ValueError(f"{name} must be among {', '.join(known)}, not {', '.join(unknown)}")

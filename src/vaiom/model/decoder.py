@@ -80,6 +80,7 @@ class Decoder(nn.Module):
         return hidden
 
     def _rotations(self, length: int) -> Tensor:
+        """(2, T, E/2): those of the first positions."""
         table_2TE = self.get_buffer("_table_2TE")
         if length <= table_2TE.shape[1]:
             return table_2TE[:, :length]

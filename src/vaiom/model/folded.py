@@ -72,6 +72,7 @@ class FoldedWeights:
         self.norm_shift = self._tensors["backbone.norm.bias"]
 
     def _layer(self, number: int) -> FoldedLayer:
+        """One block, folded."""
         name = f"backbone.blocks.{number}"
         width = self._config.width
         size = width // self._config.num_heads

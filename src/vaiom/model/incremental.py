@@ -254,6 +254,7 @@ class IncrementalDecoder:
         return _Slot(buffer, low, start, start + count, cache.position)
 
     def _new_buffer(self) -> _Buffer:
+        """A buffer for a window and the rows of one batch."""
         shape = (len(self.weights.layers), 2, self.num_heads, self.window + MAX_ROWS, self.size)
         return _Buffer(np.empty(shape, np.float32))
 

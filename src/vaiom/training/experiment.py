@@ -190,6 +190,7 @@ class Experiment:
         return sha256_of(canonical_json(fixed))
 
     def _owner(self, key: str) -> str:
+        """The part that has a setting: `model` or `train`."""
         for part in ("model", "train"):
             if key in vars(getattr(self, part)):
                 return part

@@ -206,6 +206,7 @@ class _Training:
         )
 
     def _take_steps(self, deadline: float) -> None:
+        """Train to the last step, the end of patience or the deadline."""
         self.step.model.train()
         loss_sum = torch.zeros((), device=self.device)
         num_summed = 0
@@ -272,6 +273,7 @@ class _Training:
             self.folder.trim_metrics(self.record.step if steps else -1)
 
     def _write_config(self) -> None:
+        """Write `config.toml`, with the corpus that the run learns from."""
         if is_rank_0():
             path = str(self.corpus.path.resolve()) if self.corpus.path else None
             origin = to_toml({"corpus": {"path": path, "sha256": self.corpus.sha256}})
@@ -294,6 +296,7 @@ class _Training:
         return bits
 
     def _write_checkpoint(self) -> None:
+        """Save weights and state of the present step; old ones are removed."""
         number = self.record.step
         path = self.folder.checkpoint(number)
         self._save(path)
@@ -326,6 +329,7 @@ class _Training:
         save_checkpoint(path, self.step.ema_model, self.corpus.tokenizer, provenance)
 
     def _require_finite(self, value: float, number: int) -> None:
+        """Stop the run where a loss is not finite, and remove its best model."""
         if not math.isfinite(value):
             # A run that diverged offers no model, however good an earlier one looked.
             self.folder.best.unlink(missing_ok=True)

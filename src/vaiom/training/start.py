@@ -60,4 +60,5 @@ def load_weights(model: Vaiom, start: Checkpoint, tokenizer: Tokenizer) -> None:
 
 
 def _ends(splits: SplitConfig) -> str:
+    """Where Train and Validation end, in words."""
     return f"{splits.train_end:%Y-%m-%d} and {splits.validation[1]:%Y-%m-%d}"

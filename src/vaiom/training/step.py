@@ -245,6 +245,7 @@ def load_state(path: Path, step: TrainStep, ours: RunRecord) -> RunRecord:
 
 
 def _require_same_start(stored: RunRecord, ours: RunRecord, run: Path) -> None:
+    """Refuse to resume a run that was started with something else."""
     compared = {  # the most telling first
         "configuration": (stored.config_sha256, ours.config_sha256),
         "tokenizer": (stored.tokenizer_sha256, ours.tokenizer_sha256),
