@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from reproduction.walk_forward import (
     MAX_YEARS,
@@ -42,22 +40,6 @@ def daily(folder: Path, last: datetime, **starts: datetime) -> Corpus:
         bars = random_bars((HORIZON - start).days, seed, start, timedelta(days=1))
         write_symbol(folder / "bars", symbol, bars.filter(bars["Datetime"] <= last))
     return build_corpus(folder / "bars", folder / "corpus", CorpusConfig(timeframe="1d"))
-
-
-@given(st.integers(1990, 2100))
-def test_the_boundaries_of_a_year_are_in_order(year: int) -> None:
-    splits = splits_of(year)
-    (first, last) = splits.validation
-    (start, end) = splits.tests[0]
-    assert splits.train_end < first < last == start < end == splits.seal
-    assert (splits.train_end.year, first.year, start.year, end.year) == (
-        year - 1,
-        year - 1,
-        year,
-        year + 1,
-    )
-    assert first - splits.train_end > timedelta(days=180)  # the buffer
-    assert tuple(splits.test_names) == (TEST,)
 
 
 def stamped(*stamps: np.ndarray) -> Any:

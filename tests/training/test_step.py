@@ -9,7 +9,6 @@ import pytest
 import torch
 from tiny_runs import TINY, make_step
 
-from vaiom.corpus.splits import TRAIN
 from vaiom.corpus.store import Corpus
 from vaiom.errors import ConfigError
 from vaiom.model.heads import objective
@@ -134,37 +133,6 @@ def test_a_step_takes_its_own_rate(corpus: Corpus) -> None:
         step(rows)
     for ours, theirs in zip(warming.model.parameters(), slow.model.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
-
-
-def test_the_grouped_loss_equals_the_mean_of_its_micro_batches(corpus: Corpus) -> None:
-    """What a GPU runs at once and a CPU one by one."""
-    step = make_step(corpus, TINY.with_changes(dropout=0.0))
-    rows = torch.from_numpy(train_sampler(corpus, 16, 17, 16).draw(1))
-    step.loss(rows, 4)[0].backward()
-    together = [p.grad.clone() for p in step.model.parameters() if p.grad is not None]
-    step.model.zero_grad()
-    for part in rows.split(4):
-        (step.loss(part, 1)[0] / 4).backward()
-    apart = [p.grad for p in step.model.parameters()]
-    for one, other in zip(together, apart, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
-
-
-@pytest.mark.parametrize("head", ["moms", "independent"])
-def test_one_batch_is_learned_by_heart(corpus: Corpus, head: str) -> None:
-    experiment = TINY.with_changes(
-        return_head=head,
-        width=32,
-        dropout=0.0,
-        auxiliaries=(),
-        num_micro_batches=1,
-        weight_decay=0.0,
-    )
-    step = make_step(corpus, experiment)
-    rows = corpus.endpoints(TRAIN, 16)[[20, 400, 900, 1200]]
-    losses = [step(rows).item() for _ in range(300)]
-    assert losses[0] > 2.0
-    assert losses[-1] < 0.05
 
 
 def test_teams_share_whole_micro_batches() -> None:
