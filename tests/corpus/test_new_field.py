@@ -11,7 +11,10 @@ import sys
 from pathlib import Path
 
 import vaiom
+from strategies import random_bars
+from vaiom.corpus.build import build_corpus
 from vaiom.features.fields import CONT_FIELDS, EXTRA_FIELDS, FIELDS, SIGNED_FIELDS
+from vaiom.market.folder import write_symbol
 
 PLACE = "    # Of the same closed bar in the other assets.\n"
 ENTRY = """    _extra("body_z", "Close over Open", lambda s: (s.log_ret - s.log_gap) / s.sigma20_prev, signed=True),\n"""
@@ -22,11 +25,15 @@ FOLLOWED_BY = (
     "forecast/test_live_row.py::test_slots_of_finer_bars",
 )
 CODE = """
+import os
+
 import numpy as np
+import pytest
 
 from strategies import random_bars
 from vaiom.corpus.build import build_corpus
 from vaiom.corpus.store import open_corpus
+from vaiom.errors import DataError
 from vaiom.features.fields import OWN_FIELDS, SIGNED_FIELDS
 from vaiom.features.rows import BarFeatures, bars_of
 from vaiom.forecast.bars import parse_bar
@@ -52,10 +59,17 @@ def test_the_new_field(tmp_path):
     row, _ = maker(parse_bar(bars.row(-1, named=True), "EURUSD"), state)
     assert row["body_z"][0] == corpus.columns["body_z"][-1] != 0
     assert "body_z" in OWN_FIELDS and "body_z" in SIGNED_FIELDS
+
+    older = open_corpus(os.environ["OLDER_CORPUS"])
+    assert len(older.inputs(ModelConfig(input="cont", fields=("ret_z", "range_z"))))
+    with pytest.raises(DataError, match="no column body_z"):
+        older.inputs(model)
 """
 
 
 def test_one_entry_of_the_table_is_enough(tmp_path: Path) -> None:
+    write_symbol(tmp_path / "bars", "EURUSD", random_bars(3000))
+    build_corpus(tmp_path / "bars", tmp_path / "older")
     source = tmp_path / "src"
     shutil.copytree(
         Path(vaiom.__file__).parent, source / "vaiom", ignore=shutil.ignore_patterns("__pycache__")
@@ -65,6 +79,7 @@ def test_one_entry_of_the_table_is_enough(tmp_path: Path) -> None:
     table.write_text(table.read_text().replace(PLACE, ENTRY + PLACE))
     paths = os.pathsep.join(map(str, (source, TESTS, TESTS.parent)))
     environment = {**os.environ, "PYTHONPATH": paths, "TZ": "UTC"}
+    environment["OLDER_CORPUS"] = str(tmp_path / "older")
     (tmp_path / "test_body.py").write_text(CODE)
     tests = [str(tmp_path / "test_body.py"), *(str(TESTS / name) for name in FOLLOWED_BY)]
     command = [
