@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from reference import extra_fields as reference
-from strategies import random_bars
 from vaiom.features.asset_state import AssetState
 from vaiom.features.cross import cross_columns
 from vaiom.features.fields import ANY_MASK, BLOCK_ROWS, CROSS_FIELDS, has_flag
@@ -115,8 +114,3 @@ def test_a_live_stamp_gives_the_bits_of_the_history(assets: dict[str, Columns]) 
             row = int((assets[symbol]["timestamp"] == stamp).argmax())
             for name in CROSS_FIELDS:
                 assert_array_equal(now[symbol][name], history[symbol][name][[row]], name)
-
-
-def test_an_asset_alone_has_no_cross_fields() -> None:
-    fields = cross_columns({"EURUSD": columns_of(random_bars(100))})
-    assert not any(fields["EURUSD"][name].any() for name in CROSS_FIELDS)

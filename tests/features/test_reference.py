@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import polars as pl
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -22,11 +21,10 @@ from vaiom.corpus.build import CorpusConfig, corpus_in_memory
 from vaiom.corpus.split_quality import count_events
 from vaiom.corpus.splits import TRAIN, SplitConfig
 from vaiom.corpus.store import Corpus
-from vaiom.errors import DataError
 from vaiom.features.asset_state import AssetState
 from vaiom.features.fields import ANY_MASK, MASK_BITS, has_flag
 from vaiom.features.rows import RowColumns, bars_of, rows_of
-from vaiom.market.folder import read_bars, write_symbol
+from vaiom.market.folder import read_bars
 
 TOLERANCE = 1e-12
 # Of order one, and some of them differences that may cancel to nothing: absolute and relative.
@@ -108,12 +106,6 @@ def test_a_corpus_of_any_series(unkind: list[tuple[np.ndarray, np.ndarray]], see
     bars |= {f"X{number}": frame_of(*prices) for number, prices in enumerate(unkind)}
     config = CorpusConfig(splits=SplitConfig().shifted_to(TRAIN_END))
     require_same_corpus(corpus_in_memory(bars, config), bars)
-
-
-def test_a_train_of_one_row_has_no_fit_set(tmp_path: Path) -> None:
-    write_symbol(tmp_path, "EURUSD", random_bars(1))
-    with pytest.raises(DataError, match="Train holds no usable event"):
-        corpus_in_memory(tmp_path)
 
 
 def test_the_real_bars(shared_data: Path) -> None:

@@ -24,10 +24,7 @@ def run(stamps: list[int], values: list[float]) -> tuple[np.ndarray, np.ndarray]
 
 
 def test_the_slot_after_fridays_last_bar_is_sundays_first() -> None:
-    weeks = range(3)
-    stamps = sorted(
-        [FRIDAY_20 + WEEK * week for week in weeks] + [SUNDAY_22 + WEEK * week for week in weeks]
-    )
+    stamps = [stamp + WEEK * week for week in range(3) for stamp in (FRIDAY_20, SUNDAY_22)]
     _, coming = run(stamps, [1, 10, 2, 20, 3, 30])
     # Sundays of 10, then of 10 and 20, weighted; before the first Sunday the only slot ever fed is
     # Friday's own.
