@@ -113,11 +113,10 @@ def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
     mean = many.mean().tolist()
     prob_up = many.prob_up.tolist()
     # One call for all levels costs little more than a call for one.
-    risk = np.array(RISK_LEVELS)
-    levels = np.concatenate([SHOWN_LEVELS, 1 - risk, risk])
-    ends = np.cumsum([len(SHOWN_LEVELS), len(risk)])
-    quantiles, lowest, highest = np.split(many.quantile(levels), ends, axis=1)
-    at_risk = {"long": -lowest, "short": highest}
+    lowest = [1 - level for level in RISK_LEVELS]
+    quantiles = many.quantile([*lowest, *RISK_LEVELS, *SHOWN_LEVELS])
+    num_risks = len(RISK_LEVELS)
+    at_risk = {"long": -quantiles[:, :num_risks], "short": quantiles[:, num_risks : 2 * num_risks]}
     shortfall = {side: many.expected_shortfall(RISK_LEVELS, side) for side in SIDES}
     return [
         {
@@ -129,7 +128,7 @@ def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
             "prob_zero": dist.prob_zero,
             "prob_up": prob_up[event],
             "mean": mean[event],
-            "quantiles": _by_level(SHOWN_LEVELS, quantiles[event]),
+            "quantiles": _by_level(SHOWN_LEVELS, quantiles[event, 2 * num_risks :]),
             "value_at_risk": _by_side(at_risk, event),
             "expected_shortfall": _by_side(shortfall, event),
         }
