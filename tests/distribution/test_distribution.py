@@ -126,51 +126,33 @@ def test_no_events_and_no_questions_have_no_answers() -> None:
     assert [answer.shape for answer in nothing] == [(2, 0)] * 4
 
 
-def test_a_forecast_shows_and_serialises_itself() -> None:
-    dist = distribution(np.arange(1.0, 17))
-    value = json.loads(json.dumps(dist.to_dict(), allow_nan=False))
-    assert value["edges"][0] is None
-    assert value["quantiles"]["0.05"] == dist.quantile(0.05)
-    for measure in ("value_at_risk", "expected_shortfall"):
-        for side, shown in value[measure].items():
-            asked = {
-                level: getattr(dist, measure)(float(level), side) for level in ("0.95", "0.99")
-            }
-            assert shown == asked
-    text = str(dist)
-    assert text.count("█") > 16
-    assert "given a non-zero return" in text
-    assert "given a non-zero return" in repr(dist)
-    assert unescape(dist._repr_html_()) == f"<pre>{text}</pre>"
+PLAIN = distribution(np.arange(1.0, 17), sigma=4e-4)
+NOTED = dataclasses.replace(
+    PLAIN,
+    symbol="USDJPY",
+    probs=PLAIN.probs[::-1],
+    sigma=8e-4,
+    horizon=4,
+    stale=True,
+    missing_assets=("GBPUSD", "XAUUSD"),
+    notes=("masked: x", "old"),
+)
 
 
-def test_json_and_csv_hold_every_figure_of_each_forecast() -> None:
-    """Of many at once; each figure is the one that the forecast itself gives."""
-    plain = distribution(np.arange(1.0, 17), sigma=4e-4)
-    assert (plain.horizon, plain.stale, plain.masked, plain.unknown_asset) == (
-        1,
-        False,
-        False,
-        False,
-    )
-    noted = {"stale": True, "missing_assets": ("GBPUSD", "XAUUSD"), "notes": ("masked: x", "old")}
-    other = dataclasses.replace(
-        plain, symbol="USDJPY", probs=plain.probs[::-1], sigma=8e-4, horizon=4, **noted
-    )
-    text = csv.DictReader(io.StringIO(as_csv([plain, other])))
-    for dist, line in zip((plain, other), text, strict=True):
-        quantiles = {str(q): dist.quantile(q) for q in (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)}
-        risks = {
-            name: {
-                side: {str(level): ask(level, side) for level in (0.95, 0.99)}
-                for side in ("long", "short")
-            }
-            for name, ask in (
-                ("value_at_risk", dist.value_at_risk),
-                ("expected_shortfall", dist.expected_shortfall),
-            )
-        }
-        flat = {
+def test_json_holds_every_figure() -> None:
+    for dist in (PLAIN, NOTED):
+        found = json.loads(json.dumps(dist.to_dict(), allow_nan=False))
+        for measure in ("value_at_risk", "expected_shortfall"):
+            for side in ("long", "short"):
+                shown = found[measure].pop(side)
+                assert list(shown) == ["0.95", "0.99"]
+                for level, value in shown.items():
+                    assert value == getattr(dist, measure)(float(level), side)
+            assert found.pop(measure) == {}
+        quantiles = found.pop("quantiles")
+        assert list(quantiles) == ["0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99"]
+        assert list(quantiles.values()) == [dist.quantile(float(level)) for level in quantiles]
+        assert found == {
             "symbol": dist.symbol,
             "as_of": "2025-03-03T10:00:00",
             "target_time": "2025-03-03T11:00:00",
@@ -179,35 +161,38 @@ def test_json_and_csv_hold_every_figure_of_each_forecast() -> None:
             "stale": dist.stale,
             "stale_since": "2025-03-03T12:00:00",
             "unknown_asset": False,
+            "missing_assets": list(dist.missing_assets),
+            "notes": list(dist.notes),
             "sigma": dist.sigma,
+            "probs": dist.probs.tolist(),
+            "edges": [None, *EDGES[1:-1].tolist(), None],
+            "return_edges": [None, *(EDGES[1:-1] * dist.sigma).tolist(), None],
             "prob_zero": 0.02,
             "prob_up": dist.prob_up,
             "mean": dist.mean(),
         }
-        assert dist.to_dict() == {
-            **flat,
-            "missing_assets": list(dist.missing_assets),
-            "notes": list(dist.notes),
-            "probs": dist.probs.tolist(),
-            "edges": [None, *EDGES[1:-1].tolist(), None],
-            "return_edges": [None, *(EDGES[1:-1] * dist.sigma).tolist(), None],
-            "quantiles": quantiles,
-            **risks,
-        }
-        flat |= {"missing_assets": " ".join(dist.missing_assets)} | {
-            f"q{q}": x for q, x in quantiles.items()
-        }
+
+
+def test_csv_holds_the_figures_of_json_in_a_line_each() -> None:
+    text = as_csv([PLAIN, NOTED])
+    for dist, line in zip((PLAIN, NOTED), csv.DictReader(io.StringIO(text)), strict=True):
+        wanted = dist.to_dict()
+        figures = {f"q{level}": value for level, value in wanted.pop("quantiles").items()}
         for name, short in (("value_at_risk", "var"), ("expected_shortfall", "es")):
-            flat |= {
-                f"{short}{level}_{side}": x
-                for side, own in risks[name].items()
-                for level, x in own.items()
-            }
-        flat |= {f"p{bucket}": p for bucket, p in enumerate(dist.probs.tolist(), start=1)}
-        assert line == {name: str(value) for name, value in flat.items()}
-    assert as_csv([other]).splitlines() == as_csv([plain, other]).splitlines()[::2]
-    again = dataclasses.replace(other, symbol="EURJPY", notes=("old",))
-    assert notes_of([plain, other, again]) == ["USDJPY: masked: x", "USDJPY, EURJPY: old"]
+            for side, values in wanted.pop(name).items():
+                figures |= {f"{short}{level}_{side}": value for level, value in values.items()}
+        figures |= {f"p{bucket}": p for bucket, p in enumerate(wanted.pop("probs"), start=1)}
+        figures["missing_assets"] = " ".join(wanted.pop("missing_assets"))
+        for name in ("edges", "return_edges", "notes"):
+            del wanted[name]
+        assert line == {name: str(value) for name, value in (wanted | figures).items()}
+    assert as_csv([NOTED]).splitlines() == text.splitlines()[::2]
+
+
+def test_notes_are_said_once_with_all_whom_they_concern() -> None:
+    other = dataclasses.replace(NOTED, symbol="EURJPY", notes=("old",))
+    assert notes_of([PLAIN, NOTED, other]) == ["USDJPY: masked: x", "USDJPY, EURJPY: old"]
+    assert repr(NOTED).endswith("bp; masked: x; old>")
 
 
 def test_the_picture_in_text_has_a_bar_per_bucket_to_scale() -> None:
@@ -244,26 +229,16 @@ def test_the_picture_in_text_has_a_bar_per_bucket_to_scale() -> None:
 
 
 def test_the_summary_gives_each_side_its_own_risks_in_basis_points() -> None:
-    dist = distribution(np.arange(1.0, 17))
-    summary = dist.summary()
-    shown = {
-        name: float(summary[name])
-        for name in ("5%", "95%", "VaR99 long", "ES99 long", "VaR99 short", "ES99 short")
-    }
-    exact = [
-        *(dist.quantile(level) for level in (0.05, 0.95)),
-        *(
-            ask(0.99, side)
-            for side in ("long", "short")
-            for ask in (dist.value_at_risk, dist.expected_shortfall)
-        ),
-    ]
-    np.testing.assert_allclose(list(shown.values()), 1e4 * np.array(exact), atol=0.051)
-    assert len({round(value) for value in shown.values()}) == len(
-        shown
-    )  # none could stand for another
-    assert summary["chances"][-1] == "█"
-    assert f"short {summary['VaR99 short']} / {summary['ES99 short']}" in str(dist)
+    summary = PLAIN.summary()
+    exact = {"5%": PLAIN.quantile(0.05), "95%": PLAIN.quantile(0.95)}
+    for side in ("long", "short"):
+        exact[f"VaR99 {side}"] = PLAIN.value_at_risk(0.99, side)
+        exact[f"ES99 {side}"] = PLAIN.expected_shortfall(0.99, side)
+    for name, value in exact.items():
+        assert float(summary[name]) == pytest.approx(1e4 * value, abs=0.051)
+    assert len({round(1e4 * value) for value in exact.values()}) == 6  # none stands for another
+    assert f"short {summary['VaR99 short']} / {summary['ES99 short']}" in str(PLAIN)
+    assert unescape(PLAIN._repr_html_()) == f"<pre>{PLAIN}</pre>"
 
 
 def test_a_forecast_draws_itself() -> None:
