@@ -4,7 +4,6 @@ for all splits.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ from small_fits import with_columns
 from vaiom.baselines.base import BASELINES, baseline
 from vaiom.baselines.counts import Frequency
 from vaiom.baselines.stored_losses import FITS_FOLDER, fit_or_load, load_losses, save_losses
-from vaiom.cli.main import main
 from vaiom.corpus.store import Corpus
 from vaiom.errors import DataError
 from vaiom.files import canonical_json, sha256_of
@@ -41,15 +39,6 @@ SETTINGS = {
 
 def some_losses(corpus: Corpus, split: str = "validation", context: int = 512) -> np.ndarray:
     return np.random.default_rng(2).random(len(corpus.endpoints(split, context)))
-
-
-def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["vaiom", *map(str, words)])
-    try:
-        main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 def test_settings_are_those_of_the_published_figures() -> None:
@@ -161,23 +150,18 @@ def test_a_fit_is_made_once_and_again_for_other_events(corpus: Corpus, tmp_path:
 
 
 def test_the_command_scores_stores_and_says_the_same(
-    corpus: Corpus,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    corpus: Corpus, tmp_path: Path, vaiom: Any
 ) -> None:
     command = ("baselines", corpus.path, "--out", tmp_path, "--only", ",".join(QUICK))
-    assert run(monkeypatch, *command, "--json") == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = vaiom(*command, "--json").json()
     stored = load_losses(tmp_path, corpus, "validation")
-    assert answer["split"] == "validation"
-    assert answer["events"] == len(corpus.endpoints("validation"))
-    assert answer["bits"] == {name: float(stored[name].mean()) for name in QUICK}
-    assert run(monkeypatch, *command, "--split", "test-h1") == 0
-    assert (
-        f"{load_losses(tmp_path, corpus, 'test-h1')['markov'].mean():.4f}"
-        in capsys.readouterr().out
-    )
+    assert answer == {
+        "split": "validation",
+        "events": len(corpus.endpoints("validation")),
+        "bits": {name: float(stored[name].mean()) for name in QUICK},
+    }
+    shown = vaiom(*command, "--split", "test-h1").out
+    assert f"{load_losses(tmp_path, corpus, 'test-h1')['markov'].mean():.4f}" in shown
 
 
 @pytest.mark.parametrize(
@@ -193,19 +177,11 @@ def test_the_command_scores_stores_and_says_the_same(
     ],
 )
 def test_the_command_refuses_before_it_fits_anything(
-    corpus: Corpus,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
-    says: str,
+    corpus: Corpus, tmp_path: Path, vaiom: Any, words: tuple[str, ...], says: str
 ) -> None:
-    assert (
-        run(monkeypatch, "baselines", corpus.path, "--out", tmp_path / "new", *words, "--json") == 2
-    )
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert says in err
+    ran = vaiom("baselines", corpus.path, "--out", tmp_path / "new", *words, "--json")
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
     assert not (tmp_path / "new").exists()
 
 
