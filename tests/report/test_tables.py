@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,7 @@ from vaiom.report.tables import (
     interval,
     p_value,
     percent,
+    percent2,
     prose,
     ratio,
     side_of_zero,
@@ -165,33 +167,13 @@ def test_a_row_of_another_width_is_refused() -> None:
 
 @given(tables(), st.integers(20, 90))
 def test_a_terminal_shows_every_number_whole_and_breaks_no_row(table: Table, width: int) -> None:
-    console = Console(file=io.StringIO(), width=width, markup=False, emoji=False, highlight=False)
-    console.print(table.to_terminal(width), crop=False)
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    lines = printed(table, width)
     if any(column.show is prose for column in table.columns):
         return
     for row, texts in zip(table.rows, table.formatted(), strict=True):
         for value, cell in zip(row, texts, strict=True):
-            assert not isinstance(value, float) or any(
-                cell.replace(MINUS, "-") in line for line in lines
-            )
-
-
-def test_what_is_too_wide_for_a_terminal_goes_on_below_beside_the_first_column() -> None:
-    columns = [Column("asset"), *(Column(f"figure {place}", bits) for place in range(8))]
-    table = Table(
-        "Figures",
-        columns,
-        [[name, *(place + 0.5 for place in range(8))] for name in ("EURUSD", "XAUUSD")],
-    )
-    console = Console(file=io.StringIO(), width=40)
-    console.print(table.to_terminal(40), crop=False)
-    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    assert max(map(len, lines)) <= 40
-    assert [line.split() for line in lines if line.startswith("EURUSD")] == [
-        ["EURUSD", "0.5000", "1.5000", "2.5000", "3.5000"],
-        ["EURUSD", "4.5000", "5.5000", "6.5000", "7.5000"],
-    ]
+            shown = cell.replace(MINUS, "-")
+            assert not isinstance(value, float) or any(shown in line for line in lines)
 
 
 def test_a_table_of_items_takes_its_values_from_them() -> None:
@@ -204,38 +186,24 @@ def test_a_table_of_items_takes_its_values_from_them() -> None:
     assert 'data-value="3.0"' in table.to_html()
 
 
-def test_numbers_are_spelled_once() -> None:
-    assert (signed(-0.01234), signed(0.5), signed(None)) == (f"{MINUS}0.0123", "+0.5000", NOTHING)
-    assert (interval(None), interval((-1.0, 1.0))) == ("undefined", f"[{MINUS}1.0000, +1.0000]")
-    assert [p_value(p) for p in (None, 0.0, 0.00123, 0.05, 0.5)] == [
-        NOTHING,
-        "<0.0001",
-        "0.0012",
-        "0.05",
-        "0.50",
-    ]
-    assert [count(None), count(1234), bits(None), ratio((2, 6))] == [
-        NOTHING,
-        "1,234",
-        NOTHING,
-        "2/6",
-    ]
-    assert [side_of_zero(pair) for pair in (None, (-1, 1), (0, 1), (0.1, 1), (-1, -0.1))] == [
-        0,
-        0,
-        0,
-        1,
-        -1,
-    ]
-    assert [percent(share, 2) for share in (0.0, 1.0, 0.00001, 0.12345)] == [
-        "0%",
-        "100%",
-        "0.00%",
-        "12.35%",
-    ]
-    assert [percent(share) for share in (None, 0.12345)] == [NOTHING, "12.3%"]
-    assert [p_value(p) for p in (0.0001, 0.0999, 0.1)] == ["0.0001", "0.1", "0.10"]
-    assert [text(value) for value in (None, 0, "word")] == [NOTHING, "0", "word"]
+NUMBERS_SPELLED = [
+    (signed, [-0.01234, 0.5, None], [f"{MINUS}0.0123", "+0.5000", NOTHING]),
+    (interval, [None, (-1.0, 1.0)], ["undefined", f"[{MINUS}1.0000, +1.0000]"]),
+    (p_value, [None, 0.0, 1e-4, 0.00123, 0.05], [NOTHING, "<0.0001", "0.0001", "0.0012", "0.05"]),
+    (p_value, [0.0999, 0.1, 0.5], ["0.1", "0.10", "0.50"]),
+    (count, [None, 1234], [NOTHING, "1,234"]),
+    (bits, [None], [NOTHING]),
+    (ratio, [(2, 6)], ["2/6"]),
+    (side_of_zero, [None, (-1, 1), (0, 1), (-1, 0), (0.1, 1), (-1, -0.1)], [0, 0, 0, 0, 1, -1]),
+    (percent, [None, 0.12345, 0.0, 1.0], [NOTHING, "12.3%", "0%", "100%"]),
+    (percent2, [0.00001, 0.12345], ["0.00%", "12.35%"]),
+    (text, [None, 0, "word"], [NOTHING, "0", "word"]),
+]
+
+
+@pytest.mark.parametrize(("show", "values", "shown"), NUMBERS_SPELLED)
+def test_numbers_are_spelled_once(show: Any, values: list[Any], shown: list[Any]) -> None:
+    assert [show(value) for value in values] == shown
 
 
 def printed(table: Table, width: int) -> list[str]:

@@ -57,7 +57,11 @@ class AuditedRun:
         return {split: read_json(self.files.evaluation(split)) for split in splits}
 
     def draw(self, rows: Rows, *, at_least: int = 0) -> Rows:
-        """The places of the events among these rows that are scored again, drawn by the seed."""
+        """The places of the events among these rows that are scored again, drawn by the seed.
+
+        All of them if a pass computes successive events together, otherwise `SAMPLED`, unless the
+        user set another number; never fewer than `at_least`.
+        """
         limit = self.config.rescore
         if limit is None:
             limit = len(rows) if self.scores_together else SAMPLED

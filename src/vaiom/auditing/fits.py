@@ -43,7 +43,12 @@ def check_dependence(
     config: AuditConfig,
     fit_again: Callable[[ModelPredictor, Corpus], Dependence] = fit_dependence,
 ) -> None:
-    """Train alone fits the same dependence, and what it knows at a stamp comes from before it."""
+    """Train alone fits the same dependence, and what it knows at a stamp comes from before it.
+
+    `fit` is the stored one. It is fitted again by `fit_again` on a corpus whose rows after Train
+    are scrambled. Then the state that it has at random stamps of Validation is compared with the
+    state after all later rows were scrambled: a scale or score that reads ahead changes it.
+    """
     rng = np.random.default_rng(config.seed)
     again = fit_again(model, scramble_after(corpus, _end_of_train(corpus), rng))
     for name, stored in vars(fit).items():
@@ -75,7 +80,11 @@ def _state_at(
 
 
 def check_horizons(proof: Proof, run: AuditedRun) -> None:
-    """Train alone fits the same targets; they span their own bars; heads claim the right bits."""
+    """Train alone fits the same targets; they span their own bars; heads claim the right bits.
+
+    Buckets, shape, scale and zero shares of each horizon are fitted again with all rows after Train
+    scrambled. The events of Validation must cost what the file of the heads says.
+    """
     corpus = run.corpus
     horizons = load_horizons(run.files.horizons, run.checkpoint)
     rng = np.random.default_rng(run.config.seed)
@@ -93,7 +102,10 @@ def check_horizons(proof: Proof, run: AuditedRun) -> None:
 
 
 def _check_target(proof: Proof, view: Corpus, seed: int) -> None:
-    """Change returns far from each other: only targets that span one may change, and no scale."""
+    """Change returns far from each other: only targets that span one may change, and no scale.
+
+    A target of other bars than the next h, or a scale that has seen its target, is found so.
+    """
     bars = view.horizon
     size = len(view)
     places = np.arange(bars, size, 2 * bars + 1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,7 +52,8 @@ HOURS_OF_WEEK = 168
 def prove_prices(proof: Proof, bars: Bars) -> None:
     """Some sources stamp a daily bar among the hours, so that its range tells of the day to come.
 
-    This leak is inside one bar, where no cut can show it.
+    Its high and low are then those of hours that follow it. This leak is inside one bar of the
+    source, where no cut can show it: only a comparison with the bars that follow does.
     """
     from vaiom.market.check import check_bars
 
@@ -59,14 +61,20 @@ def prove_prices(proof: Proof, bars: Bars) -> None:
         told = []
         for finding in check_bars(symbol, frame).findings:
             if finding.kind == "hidden_higher_timeframe_bar":
-                told.append(f"{finding.count} {finding.summary}, first {finding.examples[0]}")
-        proof.check(not told, f"{symbol}: {'; '.join(told)}", len(frame))
+                first = finding.examples[0]
+                told.append(f"{finding.count} {finding.summary}, first {first}")
+        problem = "; ".join(told)
+        proof.check(not told, f"{symbol}: {problem}", len(frame))
 
 
 def damage_after(
     bars: Bars, cut: np.datetime64, how: str, rng: Generator
 ) -> dict[str, pl.DataFrame]:
-    """The same bars up to and including a cut, and damaged ones after it."""
+    """The same bars up to and including a cut, and damaged ones after it.
+
+    `how` is one of `DAMAGES`: prices and volumes in another order and with noise, no bars at all,
+    or bars that are stamped up to some weeks later.
+    """
     damaged = {}
     for symbol, frame in bars.items():
         later = frame["Datetime"].to_numpy() > cut
@@ -102,8 +110,11 @@ def prove_future(
 ) -> None:
     """Damage all bars after a cut: features, targets, splits, windows and forecasts stay the same.
 
-    Random cuts see the whole history and the model's forecasts. Rare cuts see only the bars around
-    them, and there is one at every kind of moment at which a leak of few rows could hide.
+    `before` is the corpus of the undamaged bars. Whatever was known up to the cut is compared to
+    the bit: a window normalised by its own mean, a centred average, a volume of the bar to be
+    predicted or a forward join all change. Random cuts see the whole history and the model's
+    forecasts. Rare cuts see only the bars around them, and there is one at every kind of moment at
+    which a leak of few rows could hide.
     """
     rng = np.random.default_rng(config.seed)
     cuts = _draw_cuts(before, config.cuts, rng)
@@ -133,14 +144,17 @@ def prove_future(
 def _draw_cuts(corpus: Corpus, number: int, rng: Generator) -> list[np.datetime64]:
     """Moments dealt in turn to Train and to what follows it."""
     # Before an asset has begun there is nothing of it to compare.
-    begun = max(corpus.timestamps[rows.start] for rows in corpus.asset_slices.values())
+    first_rows = [rows.start for rows in corpus.asset_slices.values()]
+    begun = corpus.timestamps[first_rows].max()
     stamps = np.unique(corpus.timestamps)
-    stamps = stamps[(stamps >= begun) & (stamps < stamps[-1])]
+    stamps = stamps[stamps >= begun][:-1]
     in_train = stamps < np.datetime64(corpus.splits.train_end)
-    parts = [part for part in (stamps[in_train], stamps[~in_train]) if len(part)]
-    if not parts:
-        return []
-    return [rng.choice(parts[at % len(parts)]) for at in range(number)]
+    parts = [stamps[in_train], stamps[~in_train]]
+    parts = [part for part in parts if len(part)]
+    cuts = []
+    for part, _ in zip(cycle(parts), range(number), strict=False):
+        cuts.append(rng.choice(part))
+    return cuts
 
 
 def _bars_around(bars: Bars, cut: np.datetime64, context: int) -> dict[str, pl.DataFrame]:
@@ -149,6 +163,7 @@ def _bars_around(bars: Bars, cut: np.datetime64, context: int) -> dict[str, pl.D
     for symbol, frame in bars.items():
         known = int(np.searchsorted(frame["Datetime"].to_numpy(), cut, side="right"))
         if known:
+            # Recursions settle before the first whole window.
             first = max(0, known - context - LEARNING_ROWS)
             near[symbol] = frame[first : known + FUTURE_ROWS]
     return near
@@ -183,7 +198,11 @@ def rare_moments(bars: Bars) -> dict[str, Array]:
 
 
 def _moments_of_asset(frame: pl.DataFrame) -> dict[str, Array]:
-    """Gaps, closures and ends of one asset's bars."""
+    """Moments at gaps, closures and ends of one asset's bars.
+
+    A wait between bars that is longer than usual is a missing bar up to a day, a week end up to a
+    long one, and a holiday beyond that.
+    """
     from vaiom.market.folder import PRICE_COLUMNS
 
     stamps = frame["Datetime"].to_numpy()
@@ -218,7 +237,10 @@ def _compare(
     what: str,
     rng: Generator,
 ) -> None:
-    """Compare what two corpora know at a cut: columns, targets, splits, windows and forecasts."""
+    """Compare what two corpora know at a cut: columns, targets, splits, windows and forecasts.
+
+    `what` says in findings how the bars of the second corpus were damaged.
+    """
     old_shown: list[Rows] = []
     new_shown: list[Rows] = []
     context = pipeline.model.context
@@ -258,12 +280,19 @@ def _compare(
 def _known_at(
     corpus: Corpus, splits: Mapping[str, Rows], asset: slice, cut: np.datetime64
 ) -> dict[str, tuple[Array, Array]]:
-    """By name, the times and values of everything about an asset that is known at a cut."""
+    """By name, the times and values of everything about an asset that is known at a cut.
+
+    That is each row up to the cut, the target of each row whose target bar has come by then, and
+    the events of each split among these.
+    """
     # Rows are in the order of time, so those that are known, and those whose target is, come first.
-    rows = slice(asset.start, asset.start + int((corpus.timestamps[asset] <= cut).sum()))
+    first = asset.start
+    num_known = int(np.sum(corpus.timestamps[asset] <= cut))
+    rows = slice(first, first + num_known)
     times = corpus.timestamps[rows]
     target_times = corpus.target_timestamps[rows]
-    settled = slice(rows.start, rows.start + int((target_times <= cut).sum()))
+    num_settled = int(np.sum(target_times <= cut))
+    settled = slice(first, first + num_settled)
     known = {"timestamp": (times, times)}
     for name in KNOWN:
         known[name] = (times, getattr(corpus, name)[rows])
@@ -271,20 +300,25 @@ def _known_at(
         values = getattr(corpus, name)[settled]
         known[f"target: {name.removeprefix('target_')}"] = (target_times, values)
     for name, split in splits.items():
-        own = np.sort(split[(split >= rows.start) & (split < rows.stop)])
-        own = own[corpus.target_timestamps[own] <= cut]
-        known[f"an event of {name}"] = (corpus.target_timestamps[own], own - rows.start)
+        inside = (split >= first) & (split < rows.stop)
+        own = np.sort(split[inside])
+        own_times = corpus.target_timestamps[own]
+        come = own_times <= cut
+        known[f"an event of {name}"] = (own_times[come], own[come] - first)
     return known
 
 
 def _check_same(proof: Proof, old: Array, new: Array, times: Array, what: str) -> None:
     """Compare along the first axis, NaN being equal to NaN; names the time of the first change."""
-    size = f"{what}: {len(new)} instead of {len(old)}"
-    if not proof.check(old.shape == new.shape, size, len(old)) or not len(old):
+    size = len(old)
+    problem = f"{what}: {len(new)} instead of {size}"
+    if not proof.check(old.shape == new.shape, problem, size) or size == 0:
         return
     both_missing = (old != old) & (new != new)
-    differs = ((old != new) & ~both_missing).any(axis=tuple(range(1, old.ndim)))
-    proof.check(not differs.any(), f"{what} at {times[differs.argmax()]} changed", count=0)
+    changed = (old != new) & ~both_missing
+    rows = changed.reshape(size, -1).any(axis=1)
+    first = times[rows.argmax()]
+    proof.check(not rows.any(), f"{what} at {first} changed", count=0)
 
 
 @claim(
@@ -292,7 +326,11 @@ def _check_same(proof: Proof, old: Array, new: Array, times: Array, what: str) -
     "everything fitted again with the bars after Train removed or scrambled: the same hashes",
 )
 def prove_refit(proof: Proof, pipeline: Pipeline, bars: Bars, corpus: Corpus, seed: int) -> None:
-    """Buckets, vocabularies and baselines are fitted on Train: later bars must not move them."""
+    """Buckets, vocabularies and baselines are fitted on Train: later bars must not move them.
+
+    Everything is fitted twice more, once without any later bar and once with later bars scrambled;
+    what is stored must have the same SHA-256. A fit that fails without later bars had used them.
+    """
     rng = np.random.default_rng(seed)
     hashes = pipeline.hashes(corpus)
     last = np.datetime64(corpus.splits.train_end - timedelta(microseconds=1))

@@ -28,7 +28,11 @@ QUOTED = 200
 
 
 def compare_page(proof: Proof, run: AuditedRun) -> None:
-    """The report must be what `vaiom report` writes from the run's files and the page's inputs."""
+    """The report must be what `vaiom report` writes from the run's files and the page's inputs.
+
+    Figures are compared where the same matplotlib draws them, and parts that show the corpus where
+    it is still what it was. Everything else must be the same to the character.
+    """
     if not run.files.report.is_file():
         proof.note(f"the run has no {REPORT_NAME} (vaiom report)")
         return

@@ -43,7 +43,12 @@ PRECISIONS = ("float32", "float16", "bfloat16")
 def prove_provenance(
     proof: Proof, corpus: Corpus, bars: Path | None = None, run: AuditedRun | None = None
 ) -> None:
-    """Follow the hashes from the bars to the evaluations; each file must be of the one before."""
+    """Follow the hashes from the bars to the evaluations; each file must be of the one before.
+
+    Bars name no other file, the manifest names the bars, the checkpoint the manifest, its tokenizer
+    and its splits, and an evaluation the checkpoint. Without bars, and for a corpus without a run,
+    the rest of the chain is followed.
+    """
     _check_manifest(proof, corpus)
     if bars is None:
         proof.note("the bars' own hashes need --bars")
@@ -59,7 +64,7 @@ def prove_provenance(
 
 
 def _check_manifest(proof: Proof, corpus: Corpus) -> None:
-    """The manifest lists what the corpus holds."""
+    """The manifest lists what the corpus holds: its edges, its events, the rows of each input."""
     # Opening the corpus compared each of its files with the manifest.
     proof.count += len(corpus.columns)
     events = count_events(corpus)
@@ -123,7 +128,11 @@ def _check_checkpoint(proof: Proof, run: AuditedRun) -> None:
 
 
 def _check_ancestors(proof: Proof, run: AuditedRun) -> None:
-    """What it started from, and its teachers, have seen nothing that it holds out."""
+    """What a run started from, and its teachers, have seen nothing that it holds out.
+
+    Weights from a model that was trained, or selected, on later bars would carry them into this
+    one. What is no longer there is noted.
+    """
     origin = run.checkpoint.provenance
     experiment = experiment_of_checkpoint(run.checkpoint)
     name = run.files.start.name

@@ -44,7 +44,12 @@ ENOUGH = 1_024
     "ledger is a chain",
 )
 def prove_selection(proof: Proof, corpus: Corpus, run: AuditedRun | None = None) -> None:
-    """The ledger is whole; a run is what its log and Validation chose, with every look told."""
+    """The ledger is whole; a run is what its log and Validation chose, with every look told.
+
+    Whoever selects on a test must either have Validation bits that its events do not cost, lack a
+    step in the training log, or have looks in the ledger without evaluations. Looks that were cut
+    off the end of the ledger show only against a hash that was published before.
+    """
     _check_ledger(proof, corpus)
     if run is None:
         return
@@ -57,7 +62,10 @@ def prove_selection(proof: Proof, corpus: Corpus, run: AuditedRun | None = None)
 
 
 def _check_ledger(proof: Proof, corpus: Corpus) -> None:
-    """Each line has the hash of those before it, but for old lines at the start."""
+    """Each line has the hash of those before it, but for old lines at the start.
+
+    Notes say which models were scored on each test, and how often.
+    """
     looks = read_ledger(corpus)
     heads = ledger_heads(corpus)
     chained = False
@@ -69,8 +77,11 @@ def _check_ledger(proof: Proof, corpus: Corpus) -> None:
     for split in corpus.splits.names:
         models = Counter(look.run for look in model_accesses(corpus, split))
         if models:
-            names = [f"{name} ({times})" if times > 1 else name for name, times in models.items()]
-            proof.note(f"{split}: scored {models.total()} times, by {', '.join(names)}")
+            names = []
+            for name, times in models.items():
+                names.append(f"{name} ({times})" if times > 1 else name)
+            by = ", ".join(names)
+            proof.note(f"{split}: scored {models.total()} times, by {by}")
     if not looks:
         proof.note("no look is recorded")
         return
@@ -83,12 +94,16 @@ def _check_ledger(proof: Proof, corpus: Corpus) -> None:
 
 
 def _check_log(proof: Proof, run: AuditedRun) -> None:
-    """The selected step has the fewest Validation bits of a log in which none is missing."""
+    """The selected step has the fewest Validation bits of a log in which none is missing.
+
+    Each Validation of the log must have a finite number, be in order, and be there once; the last
+    step must be the one at which the training was to end.
+    """
     config = experiment_of_run(run.files.path).train
     origin = run.checkpoint.provenance
     bits = run.files.validation_bits()
     steps = [entry["step"] for entry in run.files.read_metrics() if "validation_bits" in entry]
-    numbers = all(isinstance(each, float) and math.isfinite(each) for each in bits.values())
+    numbers = all(map(_is_number, bits.values()))
     problem = f"{METRICS_NAME} has a Validation twice, out of order or without a number"
     if not proof.check(steps == sorted(bits) and numbers, problem):
         return
@@ -113,6 +128,10 @@ def _check_log(proof: Proof, run: AuditedRun) -> None:
         proof.check(same, f"{BEST_NAME} is not the checkpoint {kept.name}")
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
+
+
 def _check_validation(proof: Proof, run: AuditedRun) -> None:
     """Every checkpoint that is still there has the Validation bits that it claims.
 
@@ -131,7 +150,11 @@ def _check_validation(proof: Proof, run: AuditedRun) -> None:
 
 
 def _check_validation_of(proof: Proof, run: AuditedRun, file: Path, model: ModelPredictor) -> None:
-    """The events of Validation cost as much as a checkpoint and the training log say."""
+    """The events of Validation cost as much as a checkpoint and the training log say.
+
+    Up to the rounding of another machine and, where only some events were drawn, so many standard
+    errors of their mean.
+    """
     origin = model.checkpoint.provenance
     rows = run.corpus.endpoints(VALIDATION, run.history)
     chosen = run.draw(rows, at_least=ENOUGH)
@@ -140,7 +163,8 @@ def _check_validation_of(proof: Proof, run: AuditedRun, file: Path, model: Model
     mean = float(losses.mean())
     margin = run.rounding(VALIDATION, None).mean_bits
     if len(chosen) < len(rows):
-        margin += STANDARD_ERRORS * float(losses.std()) / math.sqrt(len(chosen))
+        standard_error = float(losses.std()) / math.sqrt(len(chosen))
+        margin += STANDARD_ERRORS * standard_error
     named = file in (run.files.best, run.files.checkpoint(origin.step))
     proof.check(named, f"{file.name} is the checkpoint of step {origin.step}")
     logged = run.files.validation_bits().get(origin.step)
@@ -152,21 +176,23 @@ def _check_validation_of(proof: Proof, run: AuditedRun, file: Path, model: Model
             f"{mean:.6f}"
         )
         proof.check(holds, problem, len(chosen))
-    proof.note(
-        f"step {origin.step}: {mean:.6f} Validation bits over {len(chosen):,} events, claimed "
-        f"{origin.validation_bits}"
-    )
+    found = f"{mean:.6f} Validation bits over {len(chosen):,} events"
+    proof.note(f"step {origin.step}: {found}, claimed {origin.validation_bits}")
 
 
 def _check_looks(proof: Proof, corpus: Corpus, run: AuditedRun) -> None:
-    """Every look has its evaluation, and every evaluation of a test its look before it."""
+    """Every look has its evaluation, and every evaluation of a test its look before it.
+
+    A look under another name is only noted: runs are copied and renamed. A refit is never
+    evaluated; what selects it, and its heads, are looks under its own name.
+    """
     stored = run.evaluations()
     own = run.checkpoint.sha256
     looks = read_ledger(corpus)
     heads = ledger_heads(corpus)
     is_evidence = run.checkpoint.provenance.purpose != USE
-    # A refit is never evaluated: what selects it, and its heads, are looks under its own name.
-    names = {run.files.path.name, *(Path(each["run"]).name for each in stored.values())}
+    names = {Path(each["run"]).name for each in stored.values()}
+    names.add(run.files.path.name)
     looked = {(look.split, look.run) for look in looks if look.checkpoint_sha256 == own}
     for split, name in sorted(looked):
         if name in names and is_evidence:
@@ -197,7 +223,10 @@ def _check_evaluation(
     split = stored["split"]
     count = stored["looks"]
     models = [look for look in looks if look.checkpoint_sha256 != NO_CHECKPOINT]
-    own = [at for at, look in enumerate(models, 1) if look.checkpoint_sha256 == checkpoint_sha256]
+    own = []
+    for number, look in enumerate(models, start=1):
+        if look.checkpoint_sha256 == checkpoint_sha256:
+            own.append(number)
     proof.check(bool(own), f"{split}: scored, but the look is not in the corpus's ledger")
     chained = bool(own) and models[own[0] - 1].previous is not None
     names_ledger = stored["ledger_sha256"] is not None or not chained
@@ -220,7 +249,10 @@ def _check_evaluation(
 
 
 def _check_refit(proof: Proof, corpus: Corpus, run: AuditedRun) -> None:
-    """A refit is selected on the newest events: those that its corpus holds out were looked at."""
+    """A refit is selected on the newest events: those that its corpus holds out were looked at.
+
+    The ledger must have a look at as many events of each test as the refit's Validation holds.
+    """
     selected_on = run.corpus.endpoints(VALIDATION, run.history)
     looks = read_ledger(corpus)
     for code, split in enumerate(corpus.splits.names):

@@ -56,7 +56,12 @@ class OnRecord:
 
 @claim("ledger", "every forecast was on record before its bar, and model and bars make it again")
 def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
-    """Read a ledger in order, make its forecasts again, and score them against baselines."""
+    """Read a ledger in order, make its forecasts again, and score them against baselines.
+
+    Of each bar the last forecast before it was known counts. Gains are noted in bits a bar with an
+    e-value (Choe and Ramdas, "Comparing Sequential Forecasters"): under no gain it exceeds 20 with
+    probability 1/20 at most, however often one looks.
+    """
     if not file.is_file():
         raise DataError("no such ledger", where=file, fix="`vaiom serve --ledger` writes one")
     run = find_run(run)
@@ -84,7 +89,11 @@ def prove_ledger(proof: Proof, file: Path, run: Path, bars: Path) -> None:
 
 
 def _read_in_order(proof: Proof, file: Path, model: str, reads_others: bool) -> list[OnRecord]:
-    """The last forecast of a model before each bar was known, oldest key first as recorded."""
+    """The last forecast of a model before each bar was known, in the order of the ledger.
+
+    A line that was not written by a service, a bar without a forecast before it, and probabilities
+    that are none are findings.
+    """
     record: dict[Key, OnRecord] = {}
     newest: dict[Key, Commitment] = {}
     known: set[Key] = set()
@@ -117,6 +126,7 @@ def _read_in_order(proof: Proof, file: Path, model: str, reads_others: bool) -> 
 
 
 def _is_distribution(probs: Sequence[float]) -> bool:
+    """Whether these are probabilities of all buckets, with a sum near one."""
     values = np.array(probs)
     if len(values) != NUM_RETURN_BUCKETS or (values < 0).any():
         return False
@@ -186,7 +196,10 @@ def _make_again(
 def _score(
     proof: Proof, model: ModelPredictor, corpus: Corpus, forecasts: Sequence[OnRecord]
 ) -> None:
-    """Compare settlements with the bars; note the gain over baselines of what was made again."""
+    """Compare settlements with the bars; note the gain over baselines of what was made again.
+
+    Bits of forecasts that the model does not give again are no evidence, and not scored.
+    """
     rows = np.array([each.row for each in forecasts], np.int64)
     valid = corpus.valid_base[rows] & (corpus.target_return[rows] != INVALID)
     scored = valid & np.array([each.repeated for each in forecasts], bool)

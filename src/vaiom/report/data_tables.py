@@ -55,7 +55,10 @@ HIGH_TAIL = Column(
 
 
 def bar_folder(manifest: Mapping[str, Any], folder: Path) -> list[Table]:
-    """The bars of a folder by its manifest, and what its import dropped or repaired."""
+    """The bars of a folder by its manifest, and what its import dropped or repaired.
+
+    The second table is left out where nothing was changed.
+    """
     bars = []
     changes = []
     for symbol, entry in manifest["symbols"].items():
@@ -73,7 +76,11 @@ def bar_folder(manifest: Mapping[str, Any], folder: Path) -> list[Table]:
 
 
 def price_quality(report: QualityReport) -> list[Table]:
-    """What a check of prices found: the bars, their clock, and each finding with an example."""
+    """What a check of prices found: the bars, their clock, and each finding with an example.
+
+    The clock is what the weekly opening and close tell of the stamps: which time zone they are in,
+    and whether they follow summer time.
+    """
     bars = (
         ASSET,
         ROWS,
@@ -104,6 +111,7 @@ def price_quality(report: QualityReport) -> list[Table]:
 
 
 def _stamp(value: object) -> str:
+    """A date and time, or a dash where there is no bar."""
     return moment(text(value))
 
 
@@ -115,7 +123,10 @@ def _span(seconds: int | None) -> str:
 
 
 def corpus_tables(corpus: Corpus) -> list[Table]:
-    """The assets of a corpus with their events, the bucket edges, and where it comes from."""
+    """The assets of a corpus with their events, the bucket edges, and where it comes from.
+
+    Events are counted per split with the paper's context of 512 bars.
+    """
     manifest = corpus.manifest
     origin = {
         "data": corpus.sha256,
@@ -128,7 +139,7 @@ def corpus_tables(corpus: Corpus) -> list[Table]:
 
 
 def _assets(corpus: Corpus) -> Table:
-    """Rows and events of each asset, and of all."""
+    """Rows of each asset and its events in each split, and the sums over all assets."""
     from vaiom.corpus.split_quality import count_events
 
     manifest = corpus.manifest
@@ -146,7 +157,7 @@ def _assets(corpus: Corpus) -> Table:
 
 
 def _edges(corpus: Corpus) -> Table:
-    """The inner edges of each map from values to buckets."""
+    """The inner edges of each map from values to buckets; the outer ones are infinite."""
     columns = [Column("map"), Column("buckets", count), Column("inner edges", prose)]
     rows = []
     for name, values in corpus.edges.items():
@@ -157,7 +168,11 @@ def _edges(corpus: Corpus) -> Table:
 
 
 def split_quality(quality: Sequence[SplitQuality]) -> Table:
-    """Shares of masked rows and dropped targets, by asset and split."""
+    """Shares of masked rows and dropped targets, by asset and split of the target.
+
+    Exact zeros among the next returns are dropped by their outcome, which no forecast can know;
+    shares of the tails show whether buckets that were fitted on Train fit later splits.
+    """
     columns = [ASSET, Column("split", text, "split"), ROWS, VALID_EVENTS, ZERO_NEXT, DROPPED]
     masks = quality[0].mask_share if quality else {}
     columns += map(_masked, masks)
@@ -167,13 +182,16 @@ def split_quality(quality: Sequence[SplitQuality]) -> Table:
 
 
 def _masked(mask: str) -> Column:
-    """The share of rows with one mask."""
+    """A column with the share of rows that have one mask, such as bad data or a gap."""
     name = mask.removeprefix("mask_").replace("_", " ")
     return Column(name, percent2, lambda each: each.mask_share[mask], "Share of rows masked")
 
 
 def looks_at_test(looks: Sequence[TestAccess], own: str) -> Table:
-    """When each test split was scored and by what; `own` is the hash of the report's checkpoint."""
+    """When each test split was scored and by what; `own` is the hash of the report's checkpoint.
+
+    Test is evidence only as long as nobody chose anything by it, so every look is told.
+    """
 
     def when(look: TestAccess) -> str:
         return look.when.replace("T", " ").removesuffix("+00:00")
@@ -193,7 +211,10 @@ def looks_at_test(looks: Sequence[TestAccess], own: str) -> Table:
 
 
 def provenance(contents: RunContents) -> Table:
-    """The hashes and versions of everything that the figures depend on."""
+    """The hashes and versions of everything that the figures depend on.
+
+    A corpus that cannot be read, or that has grown since the training, is named as such.
+    """
     origin = contents.checkpoint.provenance
     tokenizer = contents.checkpoint.tokenizer
     corpus = contents.corpus
@@ -224,7 +245,9 @@ def provenance(contents: RunContents) -> Table:
 def commands(contents: RunContents) -> list[str]:
     """The command lines that lead from the corpus to the report.
 
-    Training comes first, then the baselines and the evaluation of each split, then the report.
+    Training comes first, with each setting in which the run differs from its named experiment,
+    then the baselines and the evaluation of each split, then the report. Losses that somebody
+    stored under a name of their own cannot be repeated so, and are left out.
     """
     run = contents.inputs.run
     corpus = contents.inputs.corpus or "CORPUS"

@@ -116,7 +116,7 @@ def new_figure(height: float, **subplots: Any) -> tuple[Figure, Any]:
 
 
 def label_rows(axis: Axes, names: Sequence[str]) -> None:
-    """Write names at whole heights, the first one on top."""
+    """Write names at whole heights, the first one on top, as rows of a table would be."""
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.set_yticks(range(len(names)), names)
 

@@ -57,7 +57,9 @@ Floats = npt.NDArray[np.float64]
 def forest(splits: Sequence[Split]) -> Drawing:
     """Mean gain over each baseline with both its intervals, a panel per split.
 
-    The thick bar is the interval over asset-months, the thin line that over whole months.
+    The dot is the mean in bits per event, the thick bar its interval over asset-months, which is
+    the paper's, and the thin line that over whole months, which lets assets of a month move
+    together. Intervals that include zero are grey.
     """
     compared = [each.baseline for split in splits for each in split.evaluation.against]
     names = list(dict.fromkeys(compared))
@@ -94,7 +96,11 @@ def _draw_gain(axis: Axes, gain: PairedGain, height: float) -> None:
 
 @in_style()
 def heat_maps(split: Split) -> Drawing:
-    """Gain by asset and baseline, and by asset and month against the strongest baseline."""
+    """Gain by asset and baseline, and by asset and month against the strongest baseline.
+
+    Cells show thousandths of a bit per event on one scale of tints; asset-months without events
+    are empty.
+    """
     events = split.events
     names = split.baselines
     strongest = split.strongest
@@ -102,10 +108,13 @@ def heat_maps(split: Split) -> Drawing:
     month_of = events.target_times.astype("datetime64[M]")
     months = np.unique(month_of)
     own = [events.symbols == symbol for symbol in symbols]
-    by_baseline = np.array([[_mean_gain(split, name, rows) for name in names] for rows in own])
-    by_month = np.array(
-        [[_mean_gain(split, strongest, rows & (month_of == at)) for at in months] for rows in own]
-    )
+    by_baseline = np.empty((len(symbols), len(names)))
+    by_month = np.empty((len(symbols), len(months)))
+    for row, rows in enumerate(own):
+        for column, name in enumerate(names):
+            by_baseline[row, column] = _mean_gain(split, name, rows)
+        for column, month in enumerate(months):
+            by_month[row, column] = _mean_gain(split, strongest, rows & (month_of == month))
     ratios = [len(names), len(months)]
     turned = 90 if sum(ratios) > MANY_COLUMNS else 0
     height = (1.75 if turned else 1.35) + 0.27 * len(symbols)
@@ -141,7 +150,10 @@ def _mean_gain(split: Split, baseline: str, rows: npt.NDArray[np.bool_]) -> floa
 
 @in_style()
 def cumulative(split: Split) -> Drawing:
-    """The gain added up over time, a line per baseline."""
+    """The gain in bits added up day by day over all events, a line per baseline.
+
+    A rising line is a model that keeps winning, a step one that won once.
+    """
     events = split.events
     strongest = split.strongest
     days, day_of = np.unique(events.target_times.astype("datetime64[D]"), return_inverse=True)
@@ -173,7 +185,10 @@ def cumulative(split: Split) -> Drawing:
 
 @in_style()
 def calibration(split: Split) -> Drawing:
-    """The PIT histogram, and reliability of buckets and of cumulative probabilities."""
+    """The PIT histogram, and reliability of buckets and of cumulative probabilities.
+
+    True forecasts give a flat histogram (Diebold, Gunther and Tay 1998), and dots on the diagonal.
+    """
     measured = split.evaluation.calibration
     figure, axes = new_figure(3.0, ncols=3)
     heights = np.array(measured.pit_histogram, np.float64)
@@ -204,7 +219,10 @@ def _draw_pit(axis: Axes, heights: Floats, num_events: int) -> None:
 
 
 def _draw_reliability(axis: Axes, outcomes: Sequence[Reliability], title: str) -> None:
-    """Groups of events by forecast: on the diagonal, what was forecast is what happened."""
+    """Groups of events by forecast: on the diagonal, what was forecast is what happened.
+
+    Each outcome, a bucket or everything up to an edge, has its own groups.
+    """
     groups = [group for outcome in outcomes for group in outcome.bins]
     forecast, observed, _ = np.array(groups).T
     top = float(max(forecast.max(), observed.max())) * 1.05
@@ -247,7 +265,10 @@ def portfolios(split: Split) -> Drawing:
 
 @in_style()
 def fan(split: Split) -> Drawing:
-    """The median event's forecast quantiles at each horizon."""
+    """The median event's forecast quantiles at each horizon, in units of its sigma20.
+
+    Bands hold the probability between a quantile and its mirror image, such as 90% and 50%.
+    """
     scores = split.evaluation.horizons or []
     levels = list(scores[0].quantiles)
     bars = [0, *(each.bars for each in scores)]
@@ -269,7 +290,11 @@ def fan(split: Split) -> Drawing:
 
 @in_style()
 def training_curve(metrics: Sequence[dict[str, Any]], best_step: int) -> Drawing:
-    """Training loss and Validation bits by step, the chosen checkpoint marked."""
+    """Training loss and Validation bits by step, the chosen checkpoint marked.
+
+    `metrics` is the training log, a dictionary per line; lines without a Validation have a loss
+    alone.
+    """
     losses = _by_step(metrics, "loss_nats")
     scores = _by_step(metrics, "validation_bits")
     figure, (loss_axis, score_axis) = new_figure(2.7, ncols=2)
@@ -300,5 +325,5 @@ def training_curve(metrics: Sequence[dict[str, Any]], best_step: int) -> Drawing
 
 
 def _by_step(metrics: Sequence[dict[str, Any]], name: str) -> dict[int, float]:
-    """One number of the training log, where a line has it."""
+    """One number of the training log by step, where a line has it."""
     return {entry["step"]: entry[name] for entry in metrics if name in entry}

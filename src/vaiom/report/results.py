@@ -201,7 +201,10 @@ PORTFOLIOS = (
 
 
 def headline_tables(contents: RunContents) -> list[Table]:
-    """Two tables per split, and one of all test splits together."""
+    """Two tables per split, and one of all test splits together.
+
+    The last is that of the latest test: each evaluation of a test renews it.
+    """
     tables = []
     together: list[Table] = []
     for split in contents.splits:
@@ -215,7 +218,8 @@ def tables_of(result: Evaluation, label: str, own: str = MODEL) -> dict[str, lis
     """Every table of an evaluation, by section of the report.
 
     `label` names the split in captions, `own` the judged predictor in rows and headers. Sections
-    of what was not evaluated are empty.
+    of what was not evaluated are empty: seeds, the dependence of assets, longer horizons, latent
+    states, and all tests together.
     """
     tables = {
         "headline": [_bits_and_gains(result, label, own), _tails_and_tests(result, label)],
@@ -235,7 +239,11 @@ def tables_of(result: Evaluation, label: str, own: str = MODEL) -> dict[str, lis
 
 
 def _bits_and_gains(result: Evaluation, label: str, own: str) -> Table:
-    """Bits of every predictor, fewest first, with the gain of the model over it."""
+    """Bits per event of every predictor, fewest first, with the gain of the model over it.
+
+    A gain is baseline minus model on the same events, so positive favours the model; its interval
+    is a percentile bootstrap over asset-months. The model's own row is set in bold type.
+    """
     gains = {}
     for each in result.against:
         gains[each.baseline] = [column.take(each.gain) for column in PAIRED]
@@ -251,7 +259,11 @@ def _bits_and_gains(result: Evaluation, label: str, own: str) -> Table:
 
 
 def _tails_and_tests(result: Evaluation, label: str) -> Table:
-    """Tails, months and significance tests of the gain over each baseline."""
+    """Tails, months and significance tests of the gain over each baseline, the smallest gain first.
+
+    Diebold and Mariano's test has a Newey-West variance; the p-value of the model confidence set
+    (Hansen, Lunde and Nason 2011) is the baseline's own.
+    """
     found = result.confidence_set
     p_values = found.p_values if found else {}
     in_set = Column(
@@ -265,7 +277,7 @@ def _tails_and_tests(result: Evaluation, label: str) -> Table:
 
 
 def _all_tests(result: Evaluation) -> list[Table]:
-    """Gains over the events of all test splits, where each was scored."""
+    """Gains over the events of all test splits, where each was scored with this checkpoint."""
     if not result.all_tests:
         return []
     ranked = sorted(result.all_tests, key=attrgetter("gain.gain_bits"))
@@ -274,6 +286,7 @@ def _all_tests(result: Evaluation) -> list[Table]:
 
 
 def _bits_by_asset(result: Evaluation, label: str, own: str) -> Table:
+    """Bits per event of every predictor over the events of each asset."""
     names = [own if name == MODEL else name for name in result.bits]
     columns = [Column("asset"), Column("events", count)]
     columns += [Column(name, bits) for name in names]
@@ -282,6 +295,7 @@ def _bits_by_asset(result: Evaluation, label: str, own: str) -> Table:
 
 
 def _gains_by_month(result: Evaluation, label: str) -> Table:
+    """Gain in bits per event over each baseline, by month of the target."""
     baselines = [name for name in result.bits if name != MODEL]
     columns = [Column("month"), Column("events", count)]
     columns += [Column(name, signed) for name in baselines]
@@ -293,7 +307,11 @@ def _gains_by_month(result: Evaluation, label: str) -> Table:
 
 
 def _calibration(model: Calibration, label: str) -> Table:
-    """Whether probabilities mean what they say, in one column of facts."""
+    """Whether probabilities mean what they say, in one column of facts.
+
+    Uniformity of the PIT by Kuiper's test, the mean reliability error of the worst bucket and of
+    the worst cumulative probability, forecast and observed shares of the tails, and proper scores.
+    """
     scores = model.overall
     rows = {
         "PIT uniform (Kuiper)": f"p {p_value(model.pit.p_value)}",
@@ -311,7 +329,9 @@ def _calibration(model: Calibration, label: str) -> Table:
 
 
 def _calibration_by_group(result: Evaluation, label: str) -> list[Table]:
-    """Scores and backtests of each grouping, a pair of tables each."""
+    """Scores and backtests of each grouping, a pair of tables each: by asset, hour and volatility
+    regime, which are known before the return.
+    """
     tables = []
     for by, scores in result.calibration_by.items():
         name = by.replace("vol_regime", "volatility regime")
@@ -324,11 +344,15 @@ def _calibration_by_group(result: Evaluation, label: str) -> list[Table]:
 
 
 def _risk_caption(label: str) -> str:
+    """The caption of backtests, which stand once over all events and once by each grouping."""
     return f"{label}: value at risk and expected shortfall"
 
 
 def _joint(joint: JointEvaluation, label: str) -> list[Table]:
-    """Copulas in bits per stamp, and the value at risk of portfolios."""
+    """Copulas in bits per stamp, and the value at risk of portfolios where there are any.
+
+    Bits are of the joint density of all assets over that of independent ones.
+    """
     stamps = f"{label}, {count(joint.num_stamps)} stamps"
     caption = f"{stamps}: {bits(joint.bits)} bits per stamp over independence"
     tables = [Table.of(caption, COPULAS, joint.copulas)]
@@ -338,7 +362,11 @@ def _joint(joint: JointEvaluation, label: str) -> list[Table]:
 
 
 def _portfolios(joint: JointEvaluation, label: str) -> Table:
-    """Backtests of portfolios, and the gain in Fissler-Ziegel loss over other forecasts of risk."""
+    """Backtests of portfolios, and the gain in Fissler-Ziegel loss over other forecasts of risk.
+
+    That loss is consistent for value at risk and expected shortfall together (Fissler and Ziegel
+    2016); its intervals are bootstrapped over weeks.
+    """
     columns = [*PORTFOLIOS]
     for other in joint.portfolios[0].against:
         columns.append(Column(f"over {other.against}", signed, about="In Fissler-Ziegel loss"))
@@ -354,7 +382,10 @@ def _portfolios(joint: JointEvaluation, label: str) -> Table:
 
 
 def _horizons(result: Evaluation, label: str) -> list[Table]:
-    """Bits of every predictor at each horizon, and how the horizons agree."""
+    """Bits of every predictor at each horizon, and how the horizons agree with each other.
+
+    Rows of the model are set in bold type.
+    """
     if not result.horizons:
         return []
     rows: list[Sequence[Any]] = []
@@ -374,7 +405,10 @@ def _horizons(result: Evaluation, label: str) -> list[Table]:
 
 
 def _states(mixture: MixtureReport, label: str) -> Table:
-    """Use and separation of the latent states, which are counted from 1."""
+    """Use and separation of the latent states, which are counted from 1.
+
+    Distances between two states are Jensen-Shannon divergences of their distributions in bits.
+    """
     states = range(len(mixture.mean_weight))
     columns = [
         Column("state", count),

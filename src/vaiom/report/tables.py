@@ -209,7 +209,11 @@ class Table:
         return out
 
     def to_html(self) -> str:
-        """A table in a box of its own that scrolls; its headers are buttons that sort."""
+        """A table in a box of its own that scrolls; its headers are buttons that sort.
+
+        Cells carry the number that they are sorted by, whatever is shown. Jinja takes the text as
+        it is.
+        """
         caption = html.escape(self.caption)
         heads = "".join(_html_head(column) for column in self.columns)
         lines = []
@@ -288,7 +292,10 @@ def _width_of(cells: Iterable[str]) -> int:
 
 
 def _split_columns(sizes: Sequence[int], width: int) -> list[list[int]]:
-    """The places of columns of these sizes in parts that fit a width, each with the first one."""
+    """The places of columns of these sizes in parts that fit a width, each with the first one.
+
+    A part has one further column at least, however wide that is.
+    """
     if not sizes:
         return []
     parts: list[list[int]] = [[0]]
@@ -303,6 +310,7 @@ def _split_columns(sizes: Sequence[int], width: int) -> list[list[int]]:
 
 
 def _html_class(column: Column) -> str:
+    """Words are aligned to the left by the page's style sheet."""
     return ' class="words"' if column.is_text else ""
 
 
@@ -323,10 +331,12 @@ def _sort_key(value: Any) -> str:
 
 
 def _markdown_line(cells: Iterable[str]) -> str:
+    """A row between bars; cells are escaped already."""
     return "| " + " | ".join(cells) + " |"
 
 
 def _latex_line(cells: Iterable[str]) -> str:
+    """A row between ampersands; cells are escaped already."""
     return " & ".join(cells) + r" \\"
 
 

@@ -19,7 +19,10 @@ from vaiom.report.tables import bits, count, percent, percent2, side_of_zero, si
 
 
 def verdict(contents: RunContents) -> list[str]:
-    """The finding on each test split, or on Validation where none was scored, and its limits."""
+    """The finding on each test split, or on Validation where none was scored, and its limits.
+
+    These are the sentences at the top of the page and under `vaiom report`.
+    """
     findings = [describe(split.evaluation, split.period) for split in contents.judged]
     return findings + limits(contents)
 
@@ -48,7 +51,11 @@ def _headline_of(each: PairedComparison, side: int, period: str) -> str:
 
 
 def limits(contents: RunContents) -> list[str]:
-    """What the reader must know before believing the findings."""
+    """What the reader must know before believing the findings.
+
+    Whether any test was scored, how the forecast tails came out, whether stronger baselines were
+    left out, and how often models were scored on each test of this corpus.
+    """
     splits = contents.judged
     last = splits[-1]
     out = []
@@ -82,7 +89,11 @@ def _count_looks(splits: Sequence[Split]) -> list[str]:
 
 
 def describe(result: Evaluation, period: str, who: str = "the model") -> str:
-    """The finding on a period in a sentence or two."""
+    """The finding on a period in a sentence or two.
+
+    `who` is the judged predictor in words. The strongest baseline is named with the interval of the
+    gain over it; then how many baselines were beaten beyond chance.
+    """
     where = f"On {period} ({result.split}, {count(result.num_events)} events)"
     start = f"{where} {who} needs {bits(result.bits[MODEL])} bits per event"
     ranked = sorted(result.against, key=lambda each: each.gain.gain_bits)
@@ -102,7 +113,10 @@ def describe(result: Evaluation, period: str, who: str = "the model") -> str:
 
 
 def _compare_with_strongest(each: PairedComparison) -> str:
-    """How far the model is from the strongest baseline, and whether that may be chance."""
+    """How far the model is from the strongest baseline, and whether that may be chance.
+
+    The interval over asset-months decides; where that over whole months includes zero, it is told.
+    """
     gain = each.gain.gain_bits
     pairs = each.gain.asset_months
     months = each.gain.months.interval
@@ -126,7 +140,11 @@ def _compare_with_strongest(each: PairedComparison) -> str:
 
 
 def notes_of(result: Evaluation) -> list[str]:
-    """What limits the figures of an evaluation."""
+    """What limits the figures of an evaluation, a sentence each.
+
+    Its caveats, the predictors that no other has beaten, what the bars of other assets are worth,
+    and the share of returns that are no events.
+    """
     notes = [*result.caveats]
     found = result.confidence_set
     if found:
