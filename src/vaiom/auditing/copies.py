@@ -52,8 +52,10 @@ class Returns(NamedTuple):
         """The bars that moved, with sizes in median absolute moves, cut off at the largest."""
         moved = np.isfinite(self.log_ret) & (self.log_ret != 0)
         sizes = self.log_ret[moved]
-        scale = np.median(np.abs(sizes)) if len(sizes) else 1.0
-        return Returns(self.seconds[moved], np.clip(sizes / scale, -LARGEST_MOVE, LARGEST_MOVE))
+        if len(sizes):
+            sizes = sizes / np.median(np.abs(sizes))
+        sizes = np.clip(sizes, -LARGEST_MOVE, LARGEST_MOVE)
+        return Returns(self.seconds[moved], sizes)
 
 
 def returns_of_corpus(corpus: Corpus) -> dict[str, Returns]:
@@ -195,14 +197,17 @@ def prove_lead_lag(proof: Proof, returns: Mapping[str, Returns]) -> None:
     stamps = np.unique(np.concatenate([each.seconds for each in moves]))
     sizes = np.zeros((len(moves), len(stamps)), np.float32)
     for row, each in zip(sizes, moves, strict=True):
-        row[np.searchsorted(stamps, each.seconds)] = each.log_ret
-    last = max(0, len(stamps) - BLOCK)  # the newest bars are a whole block too
-    starts = (*range(0, last, BLOCK), last)
-    blocks = [slice(None), *(slice(start, start + BLOCK) for start in starts)]
+        places = np.searchsorted(stamps, each.seconds)
+        row[places] = each.log_ret
+    last = max(0, len(stamps) - BLOCK)
+    blocks = [slice(None)]
+    for start in (*range(0, last, BLOCK), last):  # the newest bars are a whole block too
+        blocks.append(slice(start, start + BLOCK))
     largest = 0.0
     for block in blocks:
         since = np.datetime64(int(stamps[block][0]), "s")
-        largest = max(largest, _find_leaders(proof, symbols, sizes[:, block], since))
+        found = _find_leaders(proof, symbols, sizes[:, block], since)
+        largest = max(largest, found)
     proof.note(
         f"largest correlation {largest:.2f} at lags of 1 to {LAGS} bars, in blocks of {BLOCK}"
     )
@@ -217,17 +222,20 @@ def _find_leaders(
     for lag in range(1, min(LAGS, sizes.shape[1] - 1) + 1):
         apart, shared = _correlation(sizes, lag)
         np.fill_diagonal(apart, 0)
-        largest = max(largest, float(np.abs(apart).max()))
+        strength = np.abs(apart)
+        largest = max(largest, float(strength.max()))
         chance = STANDARD_ERRORS / np.sqrt(np.maximum(shared, 1))
-        beyond = np.abs(apart) > np.maximum(chance, 2 * np.abs(together))
+        at_once = 2 * np.abs(together)
+        beyond = strength > np.maximum(chance, at_once)
         proof.count += apart.size
         enough = np.minimum(shared, met) >= MIN_SHARED
         for leader, follower in np.argwhere(beyond & enough):
             ahead = f"{symbols[leader]} runs {lag} bars ahead of {symbols[follower]}"
-            at_lag = f"correlation {apart[leader, follower]:+.2f}"
-            at_once = f"at one stamp {together[leader, follower]:+.2f}"
-            problem = f"{ahead} from {since} on: {at_lag}, {at_once}"
-            proof.check(False, problem, count=0)
+            values = (
+                f"correlation {apart[leader, follower]:+.2f}, "
+                f"at one stamp {together[leader, follower]:+.2f}"
+            )
+            proof.check(False, f"{ahead} from {since} on: {values}", count=0)
     return largest
 
 

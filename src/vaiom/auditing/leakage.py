@@ -184,16 +184,19 @@ def rare_moments(bars: Bars) -> dict[str, Array]:
             moments[f"{symbol}, {kind}"] = [places]
         hours = stamps.astype("datetime64[h]").astype(np.int64) % HOURS_OF_WEEK
         for hour in np.unique(hours):
-            moments.setdefault(f"hour {hour} of the week", []).append(stamps[hours == hour])
+            own = moments.setdefault(f"hour {hour} of the week", [])
+            own.append(stamps[hours == hour])
         months = stamps.astype("datetime64[M]")
         for month in np.unique(months):
-            moments.setdefault(f"in {month}", []).append(stamps[months == month])
+            own = moments.setdefault(f"in {month}", [])
+            own.append(stamps[months == month])
     end = max(frame["Datetime"].to_numpy()[-1] for frame in bars.values())
     found = {}
     for kind, parts in moments.items():
         places = np.unique(np.concatenate(parts))
-        if (places < end).any():
-            found[kind] = places[places < end]
+        places = places[places < end]
+        if len(places):
+            found[kind] = places
     return found
 
 

@@ -208,9 +208,9 @@ def _check_looks(proof: Proof, corpus: Corpus, run: AuditedRun) -> None:
         problem = "evaluated on another ledger, or lines of this one were changed or removed"
         proof.check(known, f"{split}: {problem}")
         if is_recorded(corpus, split):
-            before = looks[: heads.index(head)] if head in heads else looks
-            of_split = [look for look in before if look.split == split]
-            _check_evaluation(proof, each, of_split, own)
+            num_before = heads.index(head) if head in heads else len(looks)
+            before = [look for look in looks[:num_before] if look.split == split]
+            _check_evaluation(proof, each, before, own)
 
 
 def _check_evaluation(
@@ -233,7 +233,8 @@ def _check_evaluation(
     proof.check(names_ledger, f"{split}: the evaluation names no ledger, as newer ones do")
     scored = set()
     for look in looks:
-        if look.checkpoint_sha256 == NO_CHECKPOINT and look.num_events == stored["num_events"]:
+        same_events = look.num_events == stored["num_events"]
+        if look.checkpoint_sha256 == NO_CHECKPOINT and same_events:
             scored.add(look.run)
     left_out = sorted(scored - stored["bits"].keys())
     if left_out:

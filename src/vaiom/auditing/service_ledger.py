@@ -167,12 +167,12 @@ def _make_again(
 
     That needs the whole history of a forecast, and the bars of all assets that it had.
     """
-    slices = corpus.asset_slices.values()
-    history = np.concatenate([np.arange(part.stop - part.start) for part in slices])
+    needed = model.checkpoint.config.history - 1
     repeatable = []
     for each in forecasts:
+        first = corpus.asset_slices[each.made.symbol].start
         complete = not (reads_others and each.made.missing_assets)
-        if complete and history[each.row] >= model.checkpoint.config.history - 1:
+        if complete and each.row - first >= needed:
             repeatable.append(each)
     rows = np.array([each.row for each in repeatable], np.int64)
     answers = model.predict_proba(corpus, rows) if len(rows) else np.empty((0, NUM_RETURN_BUCKETS))
@@ -241,8 +241,10 @@ def _check_settlement(
 def _note_late(proof: Proof, corpus: Corpus, forecasts: Sequence[OnRecord]) -> None:
     """How many forecasts were recorded after their bar had begun, by the service's own clock."""
     late = 0
+    ends = corpus.target_timestamps.astype("datetime64[us]")
     for each in forecasts:
-        end = corpus.target_timestamps[each.row].astype("datetime64[us]").item()
-        late += bool(end and each.time > (end + CLOCK_ALLOWANCE).isoformat())
+        end = ends[each.row].item()
+        if end and each.time > (end + CLOCK_ALLOWANCE).isoformat():
+            late += 1
     if late:
         proof.note(f"{late} forecasts were recorded after their bar by the service's own clock")
