@@ -92,21 +92,6 @@ def test_a_symbol_that_leads_out_of_the_folder_is_refused(vaiom: Vaiom, tmp_path
     assert listing(tmp_path) == before
 
 
-def test_a_bad_file_leaves_a_bar_folder_as_it_was(vaiom: Vaiom, tmp_path: Path) -> None:
-    good, bad = tmp_path / "EURUSD.csv", tmp_path / "GBPUSD.csv"
-    good.write_text(HEADER + FIRST)
-    bad.write_text(HEADER + FIRST + FIRST)
-    assert vaiom("data", "import", good, "--out", tmp_path / "bars").code == 0
-    before = listing(tmp_path)
-    require_refusal(vaiom("data", "import", bad, "--out", tmp_path / "bars"), "GBPUSD.csv, line 3")
-    require_refusal(
-        vaiom("data", "import", good, "--out", tmp_path / "bars"),
-        "already holds EURUSD",
-        "--replace",
-    )
-    assert listing(tmp_path) == before
-
-
 # Bar folders: what is done to good bars, and what the message says
 
 BARS = random_bars(400)

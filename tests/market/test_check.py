@@ -149,18 +149,6 @@ def test_the_phase_counts_from_midnight_or_monday(
     assert "off_grid_stamp" not in counts(asset)
 
 
-def test_one_stamp_far_away_is_named_instead_of_a_million_gaps() -> None:
-    bars = random_bars(2000, step=timedelta(minutes=1))
-    wrong = bars.with_columns(
-        pl.when(pl.int_range(pl.len()) == 0)
-        .then(datetime(1970, 1, 1))
-        .otherwise("Datetime")
-        .alias("Datetime")
-    )
-    found = {finding.kind: finding for finding in check_bars("EURUSD", wrong).findings}
-    assert found["far_stamp"].examples == ("1970-01-01 00:00",)
-
-
 def test_the_faults_of_a_simulated_market_are_found_and_nothing_grave() -> None:
     for asset in simulate(MarketConfig(assets=2, bars=6000, faults_per_bar=2e-3)).values():
         found = counts(check_bars(asset.asset.symbol, asset.bars))
