@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -152,7 +152,11 @@ def served(config: ServeConfig) -> Iterator[tuple[Client, Service]]:
 def live_assets(tiny: TinyRun, state: Path, **options: Any) -> LiveAssets:
     """What a service has, without the service."""
     forecaster = Forecaster.load(options.pop("run", tiny.run))
-    return LiveAssets(forecaster, Store(state, forecaster.card.sha256), 0.0, **options)
+    with ExitStack() as opened:
+        store = opened.enter_context(closing(Store(state, forecaster.card.sha256)))
+        live = LiveAssets(forecaster, store, 0.0, **options)
+        opened.pop_all()
+    return live
 
 
 @contextmanager

@@ -133,6 +133,20 @@ def test_a_file_with_damaged_pages_is_refused_with_the_way_out(
         stream.write(b"\xff" * (100 if part == "header" else size // 4))
     with pytest.raises(DataError, match="the stored state is damaged"):
         live_assets(tiny, tmp_path)
+    with pytest.raises(DataError, match="the stored state is damaged"):
+        Store(tmp_path, "", accept_loss=True).rebuild()
+
+
+def test_a_rebuilt_file_has_all_bars_and_no_room_for_more(tiny: TinyRun, tmp_path: Path) -> None:
+    live_assets(tiny, tmp_path, folder=tiny.bars).store.close()
+    size = (tmp_path / FILE_NAME).stat().st_size
+    store = Store(tmp_path, "")
+    store.cut(["EURUSD"], datetime(1970, 1, 1))
+    left = store.assets()
+    store.rebuild()
+    assert store.assets() == left
+    store.close()
+    assert (tmp_path / FILE_NAME).stat().st_size < 0.7 * size
 
 
 @pytest.mark.parametrize("damage", ["removed", "replaced", "log removed", "log cut short"])

@@ -139,7 +139,8 @@ class Store:
         self._mark.touch()
         flush(self.path.parent)
         # A process that ends by an error closes the file without `close`.
-        weakref.finalize(self, self._mark.unlink, missing_ok=True)
+        last_resort = weakref.finalize(self, self._mark.unlink, missing_ok=True)
+        opened.callback(last_resort.detach)
         self._files = {file: _Seen(file.stat()) for file in (self.path, log)}
 
     def close(self) -> None:
