@@ -95,7 +95,7 @@ def test_it_is_no_evidence(run: Run, refitted: Path, split: str, says: str) -> N
     code, out, err = run("evaluate", refitted, "--split", split)
     assert (code, out) == (2, "")
     assert says in err
-    assert "score the run that it was refitted from" in err
+    assert "score the run it was refitted from" in err
 
 
 @pytest.fixture
