@@ -1,5 +1,7 @@
 """Baselines that count Train events: of all, by the last bucket, by the hour of the week.
 
+Enters: Train events. Leaves: shares of the buckets, smoothed so that none is zero.
+
 Paper: Methods, "Baselines"; the hour of the week is an addition.
 """
 

@@ -214,7 +214,10 @@ class GarchTSeasonal(GarchT):
 
 
 def fit_garch(log_ret: Floats) -> Garch | None:
-    """Maximum likelihood on the clean returns; None if they are too few or no fit converges."""
+    """Maximum likelihood on the clean returns (n,), from several starts.
+
+    None if there are fewer than `MIN_RETURNS`, or if no fit converges.
+    """
     from arch.univariate import GARCH, StudentsT, ZeroMean
 
     returns = log_ret[np.isfinite(log_ret)]

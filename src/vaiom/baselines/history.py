@@ -105,8 +105,9 @@ def rolling_max(values: Floats, window: int) -> Floats:
 
 
 def recent_mean(values: Floats, own_slot: Ints, target_slot: Ints, count: int) -> Floats:
-    """For each row, the mean over the last `count` rows, up to itself, that are in its target
-    slot.
+    """For each row, the mean of the finite values of the last `count` rows in its target slot.
+
+    Rows up to itself count; NaN where none of them is in that slot.
     """
     out = np.full(len(values), np.nan)
     num_slots = int(max(own_slot.max(), target_slot.max())) + 1

@@ -137,7 +137,7 @@ class TreeConfig:
     seed: int = 17
 
     def params(self, num_classes: int) -> dict[str, Any]:
-        """The library's parameters."""
+        """The parameters under LightGBM's own names, for a softmax over so many classes."""
         return {
             "objective": "multiclass",
             "num_class": num_classes,
@@ -262,6 +262,7 @@ class LightGBM(Baseline):
     def _dataset(
         self, corpus: Corpus, rows: Rows, reference: lightgbm.Dataset | None = None
     ) -> lightgbm.Dataset:
+        """Features and classes of these rows; histograms are binned as those of `reference`."""
         import lightgbm as lgb
 
         size = len(self.features.fields)

@@ -30,6 +30,7 @@ SELECTION_MONTHS = 6
 
 
 def _experiment(name: str, **changes: Any) -> Experiment:
+    """The settings of a baseline: those of the main model but for the changes."""
     return Experiment(name=name).with_changes(validate_every=250, keep_last=1, **changes)
 
 

@@ -1,4 +1,8 @@
-"""TabM (Gorishniy et al., ICLR 2025) over the features of one row. Not in the paper."""
+"""TabM (Gorishniy et al., ICLR 2025) over the features of one row.
+
+An ensemble of networks that share their layers, as a baseline that is stronger than trees on many
+tables. Enters: the features of `lightgbm_lags`. Leaves: bucket probabilities. Not in the paper.
+"""
 
 from __future__ import annotations
 
@@ -197,10 +201,12 @@ class TabM(Baseline):
         return self
 
     def _network(self, num_assets: int) -> TabMNetwork:
+        """An untrained network; asset 0 is an unknown one."""
         num_fields = len(self.features.fields) - self.features.num_categories
         return TabMNetwork(num_fields, num_assets, self.settings)
 
     def _events(self, corpus: Corpus, rows: Rows, device: torch.device) -> TabMEvents:
+        """The features of these rows without their metadata, on a device."""
         features = self.features.of(corpus, rows)[:, : -self.features.num_categories]
         classes = class_of(corpus.target_return[rows].astype(np.int64))
         return TabMEvents(

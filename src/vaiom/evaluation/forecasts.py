@@ -57,7 +57,6 @@ _COLUMN_NAMES = {
 _LEAST_COLUMNS = {PROBABILITIES: NUM_RETURN_BUCKETS, QUANTILES: 3, SAMPLES: 1}
 """The first form of which a table has so many columns is taken."""
 SUM_TOLERANCE = 1e-4
-"""How far the sum of probabilities may be from one."""
 PRIOR_SAMPLES = NUM_RETURN_BUCKETS / 2
 """Weight of Train's shares beside samples: half a sample in each bucket (Jeffreys)."""
 SHIFTS = (1, -1, 2, -2, 3, -3)
@@ -255,8 +254,6 @@ def _read_table(source: Any) -> pl.DataFrame:
             raise DataError("a folder is no table of forecasts", where=file, expected=expected)
         with readable_parquet(file, "CSV"):
             return pl.read_csv(file, infer_schema_length=None)
-    if isinstance(source, pl.LazyFrame):
-        return source.collect()
     if isinstance(source, Mapping):
         # Polars refuses arrays of seconds, such as the stamps of a corpus.
         columns = {}
@@ -264,7 +261,7 @@ def _read_table(source: Any) -> pl.DataFrame:
             is_time = np.asarray(column).dtype.kind == "M"
             columns[name] = np.asarray(column, "datetime64[us]") if is_time else column
         return pl.DataFrame(columns)
-    return pl.DataFrame(source)
+    return pl.DataFrame(source.collect() if isinstance(source, pl.LazyFrame) else source)
 
 
 def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> ForecastTable:
