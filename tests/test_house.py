@@ -82,11 +82,11 @@ def test_rooms_import_only_to_their_left(path: Path) -> None:
     assert imports_of(path) <= allowed
 
 
-MOST = {"per_line": 4.9, "per_statement": 6.8, "packed": 60}
+MOST = {"per_line": 4.83, "per_statement": 6.4, "packed": 20}
 """Of `src` as `tools/house.py` measures it. These numbers only ever fall."""
-LEAST_DOC_WORDS = 35.0
+LEAST_DOC_WORDS = 40.0
 """Words of docstrings for each hundred expressions of `src`; this one only rises."""
-LONGEST_FILE = 500
+LONGEST_FILE = 424
 SEVERAL_ROOMS = {"__init__.py"}
 """Names of classes and files that may stand in several rooms."""
 
