@@ -265,6 +265,8 @@ def test_paths_are_distributed_as_forecast(forecaster: Forecaster, frames: Frame
     np.testing.assert_allclose(again.returns, paths.returns, atol=1e-6)
     wanted = np.quantile(paths.returns, [0.05, 0.95], axis=0)
     np.testing.assert_array_equal(paths.quantile([0.05, 0.95]), wanted)
+    # Between two horizons the range is between theirs.
+    assert (np.diff(paths.quantile([0.95])[0, HORIZONS[0] - 1 :]) > 0).all()
     for wrong in (0, 9):
         with pytest.raises(ConfigError, match="paths are shorter"):
             paths.at(wrong)
