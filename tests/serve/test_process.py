@@ -260,3 +260,45 @@ def test_what_cannot_work_is_said_at_once(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert words in printed.err
+
+
+@pytest.mark.parametrize("proxy", [None, "127.0.0.1"])
+def test_forwarded_addresses_count_from_named_proxies_alone(
+    tiny: TinyRun, tmp_path: Path, proxy: str | None
+) -> None:
+    """Anybody can write the header: made-up addresses must not each get a limit of their own."""
+    keys = tmp_path / "keys"
+    keys.write_text("secret\n")
+    named = ["--proxy", proxy] if proxy else []
+
+    with (
+        subprocess_server(tiny, tmp_path / "state", "--api-key-file", str(keys), *named) as (
+            address,
+            _,
+        ),
+        HttpClient(address) as client,
+    ):
+
+        def ask(number: int, key: str) -> int:
+            headers = {"X-Forwarded-For": f"192.0.2.{number}", "X-API-Key": key}
+            return client.get("/v1/model", headers=headers).status_code
+
+        guesses = {ask(number, "wrong") for number in range(100)}
+        assert guesses == ({401} if proxy else {401, 429})
+        assert ask(1, "secret") == 200
+
+
+def test_a_key_that_may_be_guessed_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = tmp_path / "keys"
+    said = []
+    for key in ("secret", "x" * 16):
+        keys.write_text(key)
+        command = ["vaiom", "serve", str(tmp_path / "absent"), "--api-key-file", str(keys)]
+        monkeypatch.setattr("sys.argv", command)
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 2
+        said.append("fewer than 16 characters" in capsys.readouterr().err)
+    assert said == [True, False]

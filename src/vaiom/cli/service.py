@@ -40,6 +40,10 @@ def serve(
     api_key_file: Annotated[
         Path | None, option("File of API keys, one per line; without it, anyone may ask.")
     ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        option("Address or network of a proxy whose X-Forwarded-For counts; repeatable."),
+    ] = None,
     rate_limit: Annotated[
         str | None, option("Limit per key or address, for example 600/min.")
     ] = None,
@@ -72,7 +76,13 @@ def serve(
     # The bars of a request are few: more threads for them would only take processors from the
     # model.
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
-    from vaiom.serve.server import ServeConfig, default_state, parse_rate, read_keys
+    from vaiom.serve.server import (
+        GUESSABLE_KEY,
+        ServeConfig,
+        default_state,
+        parse_rate,
+        read_keys,
+    )
     from vaiom.serve.server import serve as run_service
 
     config = ServeConfig(
@@ -88,10 +98,17 @@ def serve(
         backfill=backfill,
         api_keys=read_keys(api_key_file) if api_key_file else (),
         hosts=(host, *(allow_host or ())),
+        proxies=tuple(proxy or ()),
         rate_limit=parse_rate(rate_limit) if rate_limit else None,
         follow=follow,
         utc_offset=parse_span(utc_offset),
     )
+
+    if any(len(key) < GUESSABLE_KEY for key in config.api_keys):
+        make = "python -c 'import secrets; print(secrets.token_urlsafe())'"
+        note(
+            f"a key has fewer than {GUESSABLE_KEY} characters and may be guessed; {make} makes one"
+        )
 
     def say_where(address: str) -> None:
         note(f"serving {run} at {address} (Ctrl+C stops it)")

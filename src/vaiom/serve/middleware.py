@@ -55,13 +55,18 @@ class RateLimit:
         self.clients: dict[str, tuple[float, float]] = {}
         """Tokens left, and when, by client; the one that asked last is last."""
 
-    def take(self, client: str, cost: int = 1, problem: str = "too many requests") -> None:
-        """Take tokens for one request of a client, or refuse it."""
+    def take(
+        self,
+        client: str,
+        problem: str = "too many requests",
+        advice: str = "push bars of one asset in one request",
+    ) -> None:
+        """Take a token for one request of a client, or refuse it."""
         now = self.clock()
         tokens, then = self.clients.pop(client, (self.burst, now))
         tokens = min(self.burst, tokens + (now - then) * self.per_second)
         refused = tokens < 1 - ROUNDING
-        self.clients[client] = (tokens if refused else tokens - cost, now)
+        self.clients[client] = (tokens if refused else tokens - 1, now)
         if len(self.clients) > MAX_CLIENTS:
             idle_longest = next(iter(self.clients))
             del self.clients[idle_longest]
@@ -72,7 +77,7 @@ class RateLimit:
                 problem,
                 expected=f"{round(60 * self.per_second)} a minute",
                 retry_after=wait,
-                fix=f"wait {wait} s; push bars of one asset in one request",
+                fix=f"wait {wait} s; {advice}",
             )
 
 
@@ -152,9 +157,10 @@ class LimitMiddleware:
             headers = dict(scope["headers"])
             scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
             given = token.strip() if scheme.lower() == b"bearer" else headers.get(b"x-api-key", b"")
-            self.wrong_keys.take(client, 0, "too many wrong keys")
+            # A valid key is served whatever others sent from this address: a proxy's is shared.
             if not any(hmac.compare_digest(given, key.encode()) for key in self.config.api_keys):
-                self.wrong_keys.take(client, 1 if given else 0)
+                if given:
+                    self.wrong_keys.take(client, "too many wrong keys", "send a valid one")
                 raise RefusalError(
                     401,
                     "a valid API key is needed",

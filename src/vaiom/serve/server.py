@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ from vaiom.errors import EXTRAS, ConfigError, DataError, require_installed
 if TYPE_CHECKING:
     from vaiom.serve.bar_store import Store
 
+GUESSABLE_KEY = 16
+"""Keys of fewer characters than this may be found by trying."""
 STOP_SECONDS = 10
 """On shutdown, idle clients are not waited for longer than this."""
 SWITCH_SECONDS = 2e-4
@@ -52,6 +55,9 @@ class ServeConfig:
     """None: no authentication."""
     hosts: tuple[str, ...] | None = None
     """Allowed host names besides IP addresses and this machine's own names; None: any."""
+    proxies: tuple[str, ...] = ()
+    """Addresses or networks of proxies whose X-Forwarded-For names the client; others' is ignored.
+    """
     rate_limit: int | None = None
     """Requests per minute and key, or address without keys."""
     max_body: int = 1 << 20
@@ -69,6 +75,15 @@ class ServeConfig:
     def __post_init__(self) -> None:
         if not self.body_seconds > 0:
             raise ConfigError("body_seconds must be positive", got=self.body_seconds)
+        for proxy in self.proxies:
+            try:
+                ip_network(proxy)
+            except ValueError as error:
+                raise ConfigError(
+                    "not the address of a proxy",
+                    expected="an IP address or a network, as in 10.0.0.5 or 10.0.0.0/24",
+                    got=str(error),
+                ) from error
 
 
 def parse_rate(text: str) -> int:
@@ -147,6 +162,8 @@ def serve(config: ServeConfig, host: str, port: int, announce: Callable[[str], N
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=bool(config.proxies),
+            forwarded_allow_ips=list(config.proxies),
             timeout_graceful_shutdown=STOP_SECONDS,
         )
     )
