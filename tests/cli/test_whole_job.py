@@ -14,9 +14,11 @@ from command_line import Vaiom, require_refusal
 
 from strategies import random_bars
 from vaiom.auditing.proof import AuditConfig, Proof
+from vaiom.baselines.base import QUICK
 from vaiom.corpus.build import CorpusConfig, build_corpus
 from vaiom.corpus.splits import SplitConfig
 from vaiom.corpus.store import open_corpus
+from vaiom.evaluation.record import Evaluation
 from vaiom.experiments import whole_job
 from vaiom.market.folder import read_bars, write_symbol
 from vaiom.market.imports import gather_files
@@ -32,6 +34,9 @@ TINY = {
     "micro_batch": 4,
 }
 SETTINGS = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
+
+
+ALL_OF_IT = whole_job.whole_job
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +105,14 @@ def test_a_market_that_never_closes_goes_from_files_to_a_forecast(
     require_refusal(
         vaiom("run", tmp_path / "BTCUSDT-1h.csv", "--out", out, *SETTINGS), "another --out"
     )
+
+
+def test_all_quick_baselines_are_fitted_and_shortened_trees_are_named_so(tmp_path: Path) -> None:
+    write_symbol(tmp_path / "bars", "BTCUSDT", random_bars(3_000, 1, datetime(2026, 1, 1)))
+    settings = [f"{key}={value}" for key, value in TINY.items()]
+    run = ALL_OF_IT(tmp_path / "bars", tmp_path / "out", settings=settings, device="cpu")
+    bits = Evaluation.read(run, "validation").bits
+    assert {*QUICK, "har_t", "garch_t_seasonal", "lightgbm_quick", "model"} == set(bits)
 
 
 @pytest.mark.parametrize("command", ["run", "demo"])

@@ -7,9 +7,11 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from judged_runs import Judged
+from judged_runs import BASELINES, Judged
 
 from evaluation.simulated_market import TINY_SPLITS
+from vaiom.baselines.base import BASELINES as KNOWN
+from vaiom.baselines.base import usual_baselines
 from vaiom.evaluation.inference import BlockBootstrap, Interval, PairedComparison
 from vaiom.report.contents import RunContents, period_label, period_of, read_run
 from vaiom.report.verdict import headline, limits, verdict
@@ -119,7 +121,7 @@ def test_validation_alone_is_said_to_flatter(judged: Judged, tmp_path: Path) -> 
     [
         (
             {"tree": (0.02, (0.01, 0.03), None), "plain": (0.1, (0.05, 0.2), None)},
-            "Better than every baseline: 0.0200",
+            "Better than 2 of 17 baselines, the others not fitted: 0.0200",
         ),
         (
             {"tree": (0.02, (-0.01, 0.03), None), "plain": (0.1, (0.05, 0.2), None)},
@@ -128,6 +130,10 @@ def test_validation_alone_is_said_to_flatter(judged: Judged, tmp_path: Path) -> 
         (
             {"tree": (-0.02, (-0.03, -0.01), None), "plain": (0.1, (0.05, 0.2), None)},
             "Worse than tree on",
+        ),
+        (
+            dict.fromkeys(KNOWN, (0.02, (0.01, 0.03), None)),
+            f"Better than every baseline, {len(KNOWN)} in all: 0.0200",
         ),
         ({}, "Compared with no baseline"),
     ],
@@ -173,13 +179,17 @@ def test_the_reader_is_told_of_tails_looks_and_simple_baselines(
     judged: Judged, lonely: Judged
 ) -> None:
     contents = read_run(judged.run)
-    tail, looks = limits(contents)
+    tail, missing, looks = limits(contents)
     both = contents.splits[-1].evaluation.calibration.tails[2]
     assert tail == (
         f"On 2024-01-20 to 2024-02-02 returns ended in a tail in {100 * both.observed:.1f}% of "
         f"the events where "
         f"{100 * both.predicted:.1f}% was forecast."
     )
+    left_out = [name for name in usual_baselines() if name not in BASELINES]
+    assert missing.startswith("Not compared with ")
+    assert missing.endswith(": `vaiom baselines` fits them.")
+    assert set(left_out) <= set(missing.replace(":", ",").replace(",", " ").split())
     periods = "2024-01-10 to 2024-01-19 once, 2024-01-20 to 2024-02-02 once"
     assert looks == f"Looks at Test on this corpus, these included: {periods}."
     alone = read_run(lonely.run)
@@ -203,7 +213,7 @@ def test_of_several_splits_the_least_favourable_makes_the_title(judged: Judged) 
     contents = read_run(judged.run)
     assert (
         headline(replace(contents, splits=[good, worse]))
-        == "Better than every baseline: 0.0100 bits ahead of tree"
+        == "Better than 1 of 16 baselines, the others not fitted: 0.0100 bits ahead of tree"
     )
     second = replace(bad, period="2025H2")
     assert (

@@ -38,6 +38,7 @@ BASELINES = {
     "har_t": "har:HarT",
     "lightgbm_disc": "lightgbm:LightGBM",
     "lightgbm_cont": "lightgbm:LightGBM",
+    "lightgbm_quick": "lightgbm:LightGBM",
     "lightgbm": "lightgbm:LightGBM",
     "lightgbm_lags": "lightgbm:LightGBM",
     "lightgbm_extra": "lightgbm:LightGBM",
@@ -48,6 +49,10 @@ BASELINES = {
 """Module and class of each baseline, ordered by how much it may know."""
 PLAIN = ("frequency", "markov", "hour_of_week")
 """Baselines that fit in a moment: `vaiom evaluate` fits them itself."""
+QUICK = (*PLAIN, "ewma_t", "garch_t", "garch_t_seasonal", "har_t")
+"""Baselines that fit in seconds."""
+SHORTENED = ("lightgbm_quick",)
+"""Baselines that another one, on more events, replaces: fitted where they are named."""
 FOR_GPUS = ("tabm", "return_tokens", "gru")
 """Baselines that take hours on a few CPU cores: skipped there unless named."""
 
@@ -201,7 +206,8 @@ def usual_baselines() -> list[str]:
     """The baselines that this machine fits in reasonable time."""
     import torch
 
-    return [name for name in BASELINES if name not in FOR_GPUS or torch.cuda.is_available()]
+    left_out = SHORTENED if torch.cuda.is_available() else (*SHORTENED, *FOR_GPUS)
+    return [name for name in BASELINES if name not in left_out]
 
 
 def require_known(names: list[str]) -> list[str]:

@@ -58,12 +58,12 @@ def baselines(
 
     Example: vaiom baselines corpus-1h --out baselines --only frequency,garch_t
     """
-    from vaiom.baselines.base import BASELINES, require_known, usual_baselines
+    from vaiom.baselines.base import BASELINES, SHORTENED, require_known, usual_baselines
     from vaiom.evaluation.predictor import score_baselines
 
     if only is None:
         names = usual_baselines()
-        skipped = ",".join(name for name in BASELINES if name not in names)
+        skipped = ",".join(name for name in BASELINES if name not in (*names, *SHORTENED))
         if skipped:
             note(
                 f"No GPU here, so these are left out: {skipped}; --only {skipped} trains them all "

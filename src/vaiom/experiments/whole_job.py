@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from vaiom.baselines.base import Baseline, Predictor, baseline
+from vaiom.baselines.base import QUICK, Predictor
 from vaiom.baselines.counts import Frequency, Markov
-from vaiom.baselines.lightgbm import LightGBM, TreeConfig
 from vaiom.baselines.stored_losses import losses_file
 from vaiom.corpus.manifest import MANIFEST_NAME
 from vaiom.corpus.splits import TRAIN, VALIDATION
@@ -32,9 +31,8 @@ from vaiom.training.experiment import Experiment
 from vaiom.training.loop import train
 from vaiom.training.progress import training_progress
 
-BASELINES = ("frequency", "markov", "hour_of_week", "ewma_t", "garch_t", "lightgbm")
-QUICK_TREES = TreeConfig(rounds=80, learning_rate=0.1, patience=10, max_events=200_000)
-"""Fewer events and larger steps than the paper's trees: seconds instead of minutes."""
+BASELINES = (*QUICK, "lightgbm_quick")
+"""Fitted beside the model where none is named."""
 FOR_CPU, FOR_GPU = "demo", "best"
 """Experiments that are trained where none is named."""
 
@@ -116,20 +114,13 @@ def evaluate_splits(
             def bar(name: str, split: str = split) -> AbstractContextManager[Progress]:
                 return progress(f"{name} on {split}")
 
-            score_baselines(corpus, fit, baselines, split, history, bar, quick_baseline)
+            score_baselines(corpus, fit, baselines, split, history, bar)
         stored = baselines if baselines and losses_file(baselines, split).exists() else None
         with progress(f"scoring {split}") as report:
             evaluations[split] = evaluate_run(
                 run, corpus, split, baselines=stored, device=device, progress=report
             )
     return evaluations
-
-
-def quick_baseline(name: str, progress: Progress | None) -> Baseline:
-    """A baseline by name, with trees that take seconds."""
-    if name == "lightgbm":
-        return LightGBM(name, QUICK_TREES, progress)
-    return baseline(name, progress)
 
 
 def choose_experiment(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vaiom.baselines.base import PLAIN
+from vaiom.baselines.base import BASELINES, PLAIN, SHORTENED
 from vaiom.corpus.splits import SEALED, VALIDATION
 from vaiom.evaluation.inference import PairedComparison
 from vaiom.evaluation.mixture import MixtureReport
@@ -37,17 +37,36 @@ def headline(contents: RunContents) -> str:
             rank = (side, each.gain.gain_bits)
             if worst is None or rank < worst:
                 worst = rank
-                finding = _headline_of(each, side, split.period)
+                finding = _headline_of(each, side, split.period, _compared(contents))
     return finding
 
 
-def _headline_of(each: PairedComparison, side: int, period: str) -> str:
-    """The finding on one baseline, by the side of zero on which the interval of the gain lies."""
+def _headline_of(each: PairedComparison, side: int, period: str, compared: set[str]) -> str:
+    """The finding on one baseline, by the side of zero on which the interval of the gain lies.
+
+    A gain over all baselines that were compared names their number, and says "every" only where
+    none was left out.
+    """
     if side > 0:
-        gain = bits(each.gain.gain_bits)
-        return f"Better than every baseline: {gain} bits ahead of {each.baseline}"
+        ahead = f"{bits(each.gain.gain_bits)} bits ahead of {each.baseline}"
+        num_missing = len(_left_out(compared))
+        if not num_missing:
+            return f"Better than every baseline, {len(compared)} in all: {ahead}"
+        total = len(compared) + num_missing
+        return f"Better than {len(compared)} of {total} baselines, the others not fitted: {ahead}"
     start = "Worse than" if side < 0 else "Cannot be told from"
     return f"{start} {each.baseline} on {period}"
+
+
+def _compared(contents: RunContents) -> set[str]:
+    """The baselines that the model was compared with on every judged split."""
+    on_each = [{each.baseline for each in split.evaluation.against} for split in contents.judged]
+    return set.intersection(*on_each)
+
+
+def _left_out(compared: set[str]) -> list[str]:
+    """The known baselines that the model was not compared with."""
+    return [name for name in BASELINES if name not in compared and name not in SHORTENED]
 
 
 def limits(contents: RunContents) -> list[str]:
@@ -66,11 +85,15 @@ def limits(contents: RunContents) -> list[str]:
     both = next(tail for tail in tails if tail.outcome == "both")
     shares = f"{percent(both.observed)} of the events where {percent(both.predicted)} was forecast"
     out.append(f"On {last.period} returns ended in a tail in {shares}.")
-    if {each.baseline for each in last.evaluation.against} <= set(PLAIN):
+    compared = _compared(contents)
+    missing = _left_out(compared)
+    if compared <= set(PLAIN):
         out.append(
             "The model was compared with the simplest baselines only: `vaiom baselines` fits "
             "stronger ones."
         )
+    elif missing:
+        out.append(f"Not compared with {', '.join(missing)}: `vaiom baselines` fits them.")
     looks = _count_looks(splits)
     if looks:
         out.append(f"Looks at Test on this corpus, these included: {', '.join(looks)}.")
