@@ -99,10 +99,26 @@ def test_an_unknown_asset_says_so_and_takes_the_average_share_of_zeros(
     [note] = unknown.notes
     assert note.startswith("unknown asset")
     assert "it knows" not in note
-    [note] = forecaster.predict(bars, "eurusd", now=bars["Datetime"][-1]).notes
+    [note] = forecaster.predict(bars, "EURUSDm1", now=bars["Datetime"][-1]).notes
     assert note.startswith("unknown asset")
-    assert note.endswith("it knows EURUSD")
+    assert "did you mean EURUSD" in note
     assert forecaster.predict(bars, "EURUSD").prob_zero == zero_share[0]
+
+
+@pytest.mark.parametrize("spelled", ["eurusd", "EUR/USD", "eur_usd", "EURUSD=X"])
+def test_an_asset_is_known_however_it_is_spelled(forecaster: Forecaster, spelled: str) -> None:
+    bars = random_bars(200)
+    known = forecaster.predict(bars, "EURUSD")
+    dist = forecaster.predict(bars, spelled)
+    assert (dist.symbol, dist.unknown_asset) == ("EURUSD", False)
+    assert_same_forecast(dist, known)
+    assert list(forecaster.predict({spelled: bars, "new": bars})) == ["EURUSD", "new"]
+    assert forecaster.predict({spelled: bars}, spelled).symbol == "EURUSD"
+    assert forecaster.predict_all(bars, spelled).symbol == "EURUSD"
+    long = bars.with_columns(symbol=pl.lit(spelled))
+    assert forecaster.predict_df(long)["symbol"].to_list() == ["EURUSD"]
+    with pytest.raises(DataError, match="one asset"):
+        forecaster.predict({spelled: bars, "EURUSD": bars})
 
 
 def test_old_and_masked_last_bars_are_stale(forecaster: Forecaster) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -19,7 +20,7 @@ from forecast_runs import TinyRun
 
 from vaiom.codec import to_json
 from vaiom.distribution.dependence import Dependence
-from vaiom.distribution.portfolio import read_positions
+from vaiom.distribution.positions import read_positions
 from vaiom.errors import ConfigError, DataError
 from vaiom.files import write_json
 from vaiom.forecast.forecaster import Forecaster
@@ -162,6 +163,10 @@ def test_a_stream_without_scipy_says_how_to_get_it(
         ("EURUSD\n", 1),
         ("EURUSD,much\n", 1),
         ("EURUSD,1\nsymbol,amount\n", 2),
+        ("EURUSD,100,1.1\n", 1),
+        ("symbol,quantity,price\nEURUSD,100\n", 2),
+        ("symbol,quantity,side\nEURUSD,100,short\n", 1),
+        ("EURUSD,1\neurusd,2\n", 2),
     ],
 )
 def test_a_line_that_is_no_position_is_named(tmp_path: Path, text: str, line: int) -> None:
@@ -172,9 +177,39 @@ def test_a_line_that_is_no_position_is_named(tmp_path: Path, text: str, line: in
     assert caught.value.where == f"{file}, line {line}"
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "cannot be read"),
+        ("[1]", "cannot be read"),
+        ("[]", "no positions"),
+        ('{"EURUSD": 1, "EURUSD": 2}', "there twice"),
+        ('{"EURUSD": true}', "position 1"),
+        ('{"EURUSD": 1, "eurusd": 2}', "position 2"),
+        ('[{"symbol": "EURUSD", "amount": 1}, {"symbol": "XAUUSD"}]', "before it"),
+        ('[{"symbol": "EURUSD", "amount": 1}, {"symbol": "A", "amount": "x"}]', "position 2"),
+        ('{"EURUSD": 1' + "0" * 400 + "}", "position 1"),
+    ],
+)
+def test_json_that_is_no_positions_says_what_is(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "positions.json"
+    file.write_text(text)
+    with pytest.raises(DataError, match=says):
+        read_positions(file)
+
+
 def test_positions_are_read_with_or_without_a_header(tmp_path: Path) -> None:
     file = tmp_path / "positions.csv"
-    for text in ("Symbol, Amount\n\nEURUSD, 1e6\n XAUUSD,-2\n", "EURUSD;1e6\nXAUUSD;-2\n"):
+    for text in (
+        "Symbol, Amount\n\nEURUSD, 1e6\n XAUUSD,-2\n",
+        "EURUSD;1e6\nXAUUSD;-2\n",
+        "amount\tsymbol\n1e6\teur/usd\n-2\tXAUUSD=X\n",
+        "symbol;quantity;price\nEURUSD;800000;1.25\nXAUUSD;-0.001;2000\n",
+        '{"EURUSD": 1e6, "XAUUSD": -2}',
+        '[{"symbol": "EURUSD", "amount": 1e6}, {"amount": -2, "symbol": "XAUUSD"}]',
+        '[{"symbol": "EURUSD", "quantity": 1e6, "price": 1}, '
+        '{"symbol": "XAUUSD", "quantity": "-1", "price": 2}]',
+    ):
         file.write_text(text)
         assert read_positions(file) == {"EURUSD": 1e6, "XAUUSD": -2.0}
     for other in (tmp_path, tmp_path / "absent"):
@@ -239,6 +274,19 @@ def test_positions_may_be_as_spreadsheets_write_them(risk: Command, tmp_path: Pa
     text = "Symbol;Amount\nEURUSD;1000000\nXAUUSD;-200000\n"
     (tmp_path / "positions.csv").write_text(text, encoding="utf-8-sig")
     assert risk("--json")[1] == before
+
+
+def test_a_risk_finds_the_files_that_forecast_reads(
+    risk: Command, tiny: TinyRun, tmp_path: Path
+) -> None:
+    _, before, _ = risk("--given", "XAUUSD=-0.02", "--json")
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    for symbol in ("EURUSD", "XAUUSD"):
+        shutil.copy(tiny.bars / f"{symbol}.parquet", folder / f"{symbol}_1h.parquet")
+    (tmp_path / "positions.csv").write_text("eurusd,1000000\nXAUUSD=X,-200000\n")
+    _, after, err = risk("--bars", folder, "--given", "xau/usd=-0.02", "--json")
+    assert after == before, err
 
 
 @pytest.mark.parametrize(

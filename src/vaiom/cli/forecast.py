@@ -134,6 +134,7 @@ def predict(
     from vaiom.distribution.returns import as_csv
     from vaiom.forecast.bars import newest_bars, utc_now
 
+    symbol = forecaster.symbol_of(symbol) if symbol else None
     frames = newest_bars(bars, symbol, forecaster.reads)
     windows = forecaster.windows(frames, symbol)
     dists = list(forecaster.forecast(windows, now or utc_now(), horizon=horizon).values())
@@ -147,7 +148,9 @@ def predict(
 def risk(
     run: ModelPath,
     bars: Annotated[Path, option("Bar folder with the assets of the positions.")],
-    positions: Annotated[Path, option("File of symbol,amount lines in money; negative is short.")],
+    positions: Annotated[
+        Path, option("CSV or JSON: symbol and amount of money, or quantity and price.")
+    ],
     horizon: Annotated[int, option("Bars ahead; more than 1 needs `vaiom horizons`.", min=1)] = 1,
     level: Annotated[
         float, option("Confidence level of value at risk and expected shortfall.")
@@ -172,11 +175,13 @@ def risk(
     Example: vaiom risk runs/main --bars bars-1h --positions positions.csv --level 0.975
     """
     forecaster = vaiom.Forecaster.load(run, device)
-    from vaiom.distribution.portfolio import read_positions
+    from vaiom.distribution.positions import read_positions
     from vaiom.forecast.bars import newest_bars
 
-    amounts = read_positions(positions)
-    scenario = _parse_scenario(given or [])
+    amounts = read_positions(positions, forecaster.symbols)
+    scenario = {
+        forecaster.symbol_of(name): value for name, value in _parse_scenario(given or []).items()
+    }
     frames = newest_bars(bars, next(iter(amounts)), [*amounts, *scenario, *forecaster.reads])
     joint = forecaster.joint(frames, horizon=horizon, now=now)
     # Positions in assets of the scenario have a certain profit, and are not in the portfolio.

@@ -6,19 +6,17 @@ standard errors. Not in the paper.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from vaiom.distribution import display
 from vaiom.distribution.shape import Floats, Ints
-from vaiom.errors import ConfigError, DataError
+from vaiom.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -182,36 +180,3 @@ def finite_numbers(values: Mapping[str, float], what: str, most: float) -> dict[
             expected = f"from {-most:g} to {most:g}"
             raise ConfigError(problem, where=symbol, expected=expected, got=value)
     return {symbol: float(value) for symbol, value in values.items()}
-
-
-def read_positions(file: Path) -> dict[str, float]:
-    """Read amounts of money by symbol from lines `symbol,amount` or `symbol;amount`.
-
-    A first line `symbol,amount` is a header, and empty lines are ignored.
-    """
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-        separator = ";" if ";" in text else ","
-        lines = list(csv.reader(text.splitlines(), delimiter=separator))
-    except (OSError, ValueError, csv.Error) as error:
-        got = getattr(error, "strerror", None) or error
-        raise DataError("the positions cannot be read", where=file, got=got) from error
-    positions: dict[str, float] = {}
-    for number, line in enumerate(filter(None, lines), start=1):
-        cells = [cell.strip() for cell in line]
-        if number == 1 and [cell.lower() for cell in cells] == ["symbol", "amount"]:
-            continue
-        try:
-            symbol, text = cells
-            amount = float(text)
-            if not math.isfinite(amount) or symbol in positions:
-                raise ValueError("not finite, or a symbol that was there before")
-        except ValueError as error:
-            where = f"{file}, line {number}"
-            expected = "symbol,amount with a finite amount of money, each symbol once"
-            got = ", ".join(line)
-            raise DataError("not a position", where=where, expected=expected, got=got) from error
-        positions[symbol] = amount
-    if not positions:
-        raise DataError("there are no positions", where=file, expected="symbol,amount lines")
-    return positions

@@ -26,6 +26,7 @@ from vaiom.forecast.frames import as_polars
 from vaiom.market import folder
 from vaiom.market.folder import NUMBER_COLUMNS, PRICE_COLUMNS, check_symbol, infer_timeframe
 from vaiom.market.resample import resample
+from vaiom.market.symbols import find_pair, usual_symbol
 from vaiom.market.timeframes import format_span, timeframe_of
 
 MIN_BARS = MIN_CLEAN_RETURNS + 2
@@ -47,18 +48,29 @@ def newest_bars(
     """Read the bars of a folder or a file, by symbol.
 
     With `symbol`, only this asset of a folder is read, and of `others` those that the folder has;
-    a file then holds the bars of this asset.
+    a file then holds the bars of this asset. An asset is found however it is spelled, also in a
+    file such as `BTCUSDT_1h.parquet`, if only one file fits.
     """
     if symbol is None:
         return folder.read_bars(path)
     if path.is_file():
-        return {check_symbol(symbol): folder.read_file(path)}
+        return {check_symbol(usual_symbol(symbol)): folder.read_file(path)}
     known = folder.symbols_in(path)
-    if symbol not in known:
+    found = {each: _find_asset(each, known) for each in (symbol, *others)}
+    if found[symbol] is None:
         problem = "no such asset in the bar folder"
         raise DataError(problem, where=path, expected=", ".join(known), got=symbol)
-    wanted = [each for each in known if each == symbol or each in others]
-    return {each: folder.read_file(path / f"{each}.parquet") for each in wanted}
+    files = {name: path / f"{stem}.parquet" for name, stem in found.items() if stem}
+    return {name: folder.read_file(files[name]) for name in sorted(files)}
+
+
+def _find_asset(symbol: str, known: Sequence[str]) -> str | None:
+    """Which of these names of files is an asset's; None if none is, or several may be."""
+    usual = usual_symbol(symbol, known)
+    if usual in known:
+        return usual
+    fitting = [name for name in known if find_pair(name) == usual]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def prepare_bars(frame: Any, symbol: str, timeframe: str, min_bars: int = MIN_BARS) -> pl.DataFrame:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from vaiom.features.fields import MASK_BITS
 from vaiom.forecast.bars import CLOCK_ALLOWANCE
-from vaiom.market.symbols import find_pair
+from vaiom.market.symbols import find_pair, usual_symbol
 
 _MASK_WORDS = {
     "missing": "a price of the last bar is missing",
@@ -45,5 +45,6 @@ def clock_notes(
 def unknown_asset_note(symbol: str, known: Sequence[str]) -> str:
     """A note on an asset that the model was not trained on."""
     note = "unknown asset: the model never saw it and treats it as an average one"
-    pair = find_pair(symbol)
-    return f"{note}; it knows {pair}" if pair in known else note
+    meant = usual_symbol(symbol, known)
+    meant = meant if meant in known else find_pair(symbol) or symbol
+    return f"{note}; did you mean {meant}, which it knows?" if meant in known else note

@@ -34,6 +34,7 @@ from vaiom.forecast.joint_forecast import dependence_after, fitted_dependence, j
 from vaiom.forecast.opening import find_model_file, open_model
 from vaiom.forecast.window import History, Window, cut_window, find_absent
 from vaiom.market.sessions import next_stamp
+from vaiom.market.symbols import usual_symbol
 from vaiom.market.timeframes import timeframe_of
 from vaiom.model.checkpoint import ModelCard
 from vaiom.model.horizon_heads import unknown_horizon
@@ -167,7 +168,7 @@ class Forecaster:
         self.at(horizon)
         windows = self.windows(bars, symbol)
         dists = self.forecast(windows, moment_or_now(now), horizon=horizon)
-        return dists if symbol is None else dists[symbol]
+        return dists if symbol is None else dists[self.symbol_of(symbol)]
 
     def joint(
         self, bars: Mapping[str, Any], *, horizon: int = 1, now: datetime | None = None
@@ -227,6 +228,7 @@ class Forecaster:
         would.
         """
         self.at(horizon)
+        symbol = self.symbol_of(symbol) if symbol else None
         assets = self._rows_of(bars, symbol)
         histories = {}
         for each in [symbol] if symbol else assets:
@@ -264,7 +266,7 @@ class Forecaster:
         for window in windows:
             dists = [each[window.symbol] for each in by_horizon]
             paths[window.symbol] = sample_paths(dists, n, seed)
-        return paths if symbol is None else paths[symbol]
+        return paths if symbol is None else paths[self.symbol_of(symbol)]
 
     def at(self, horizon: int) -> TargetFit:
         """Scale, buckets and shape of the sum of this many next bars; untrained horizons are
@@ -273,6 +275,10 @@ class Forecaster:
         if horizon not in self._targets:
             raise unknown_horizon(horizon, list(self.horizons[1:]))
         return self._targets[horizon]
+
+    def symbol_of(self, name: str) -> str:
+        """The model's symbol for an asset, however it is spelled: eurusd, EUR/USD, EURUSD=X."""
+        return usual_symbol(name, self.symbols)
 
     def meta(self, symbol: str) -> Meta:
         """(3,) metadata of an asset: asset id, class id, timeframe id."""
@@ -297,6 +303,7 @@ class Forecaster:
         """The windows of many assets, or of one of them, with the cross fields that the model
         reads.
         """
+        symbol = self.symbol_of(symbol) if symbol else None
         assets = self._rows_of(bars, symbol)
         wanted = [symbol] if symbol else assets
         return [cut_window(assets, self.reads, each, self.context) for each in wanted]
@@ -381,7 +388,7 @@ class Forecaster:
 
     def _rows_of(self, bars: Any, symbol: str | None) -> dict[str, RowColumns]:
         """The rows of whole histories by symbol; only of one asset if no other is read."""
-        frames = frames_by_symbol(bars, symbol)
+        frames = frames_by_symbol(bars, symbol, self.symbols)
         assets = {}
         for each in [symbol] if symbol and not self.reads_other_assets else frames:
             min_bars = MIN_BARS if symbol in (None, each) else 1

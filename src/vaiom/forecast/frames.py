@@ -7,7 +7,7 @@ imported for those alone who use it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -15,9 +15,9 @@ import numpy as np
 import polars as pl
 
 from vaiom.errors import ConfigError, DataError
-from vaiom.market.folder import BAR_COLUMNS, check_symbol
+from vaiom.market.folder import BAR_COLUMNS
 from vaiom.market.formats.columns import guess_roles
-from vaiom.market.symbols import find_pair
+from vaiom.market.symbols import usual_symbol
 
 _UTC_NAMES = ("UTC", "Etc/UTC", "GMT")
 
@@ -37,17 +37,27 @@ def require_table(frame: Any, where: str) -> Any:
     raise DataError("not a table of bars", where=where, expected=expected, got=type(frame))
 
 
-def frames_by_symbol(bars: Any, symbol: str | None) -> Mapping[str, Any]:
-    """Frames by symbol, from such a mapping or from the frame of the asset `symbol`."""
+def frames_by_symbol(bars: Any, symbol: str | None, known: Collection[str]) -> dict[str, Any]:
+    """Frames by symbol, from such a mapping or from the frame of the asset `symbol`.
+
+    Symbols may be spelled in any way (`usual_symbol`); those of the result are the usual ones.
+    """
     if not isinstance(bars, Mapping):
         if symbol is None:
             expected = 'symbol="EURUSD", or {"EURUSD": frame}'
             raise ConfigError("whose bars are these?", expected=expected)
-        return {symbol: bars}
-    if symbol is not None and symbol not in bars:
+        return {usual_symbol(symbol, known): bars}
+    spellings: dict[str, str] = {}
+    for name in bars:
+        usual = usual_symbol(name, known) if isinstance(name, str) else name
+        earlier = spellings.setdefault(usual, name)
+        if earlier != name:
+            problem = "two names stand for one asset"
+            raise DataError(problem, got=f"{earlier} and {name}", fix="leave one out")
+    if symbol is not None and usual_symbol(symbol, known) not in spellings:
         expected = ", ".join(bars)
         raise ConfigError("no bars of this asset", expected=expected, got=f"symbol={symbol!r}")
-    return bars
+    return {usual: bars[name] for usual, name in spellings.items()}
 
 
 def table_like(frame: Any, columns: dict[str, list[Any]]) -> Any:
@@ -78,7 +88,7 @@ def split_assets(frame: Any, id_column: str, timestamp_column: str) -> dict[str,
         if symbol is None or symbol != symbol:
             fix = "remove the rows, or name their asset"
             raise DataError("a symbol is missing", where=f"column {id_column}", fix=fix)
-    return {check_symbol(str(symbol)): part for symbol, part in parts.items()}
+    return {str(symbol): part for symbol, part in parts.items()}
 
 
 def _require_once(
@@ -176,7 +186,7 @@ def _of_one_asset(frame: Any, symbol: str, where: str) -> Any:
     ticker_level = 1 if "close" in first_names else 0
     tickers = {}
     for ticker in frame.columns.unique(level=ticker_level):
-        tickers[find_pair(str(ticker)) or str(ticker)] = ticker
+        tickers[usual_symbol(str(ticker))] = ticker
     if len(tickers) > 1 and symbol not in tickers:
         got = ", ".join(tickers)
         raise DataError("columns of several assets", where=where, expected=symbol, got=got)

@@ -6,7 +6,6 @@ bar and what was changed on the way.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace as changed
@@ -32,7 +31,7 @@ from vaiom.market.folder import infer_timeframe, require_calendar, require_order
 from vaiom.market.formats.read import FORMATS, read_source
 from vaiom.market.formats.source import REPAIR, ROW, SORT_FIX, FileBars, Options, SourceFile
 from vaiom.market.formats.table import count_out_of_place
-from vaiom.market.symbols import find_pair, find_symbol
+from vaiom.market.symbols import find_symbol, usual_symbol
 from vaiom.market.timeframes import format_span
 
 SUFFIXES = (".bi5", ".csv", ".gz", ".parquet", ".tsv", ".txt", ".zip", ".zst")
@@ -162,10 +161,7 @@ def given_symbol(path: Path, options: Options) -> str | None:
     named = options.symbol or ""
     if "*" in named:
         return find_symbol(named, path.name)
-    pair = find_pair(named)
-    plain = re.sub(r"(?<=\w)[-_/. ](?=\w)", "", named).upper()
-    is_pair = pair == plain  # as in eurusd or EUR/USD
-    return pair if is_pair else named or None
+    return usual_symbol(named) or None
 
 
 def read_one(path: Path, options: Options) -> tuple[str, FileBars]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import cache
 
 METALS = ("XAG", "XAU", "XPD", "XPT")
@@ -97,6 +98,19 @@ def find_pair(text: str) -> str | None:
         if dollar_coin or {base, quote} <= CURRENCIES | COINS:
             pairs.add(coin + dollar_coin + base + quote)
     return pairs.pop() if len(pairs) == 1 else None
+
+
+def usual_symbol(name: str, known: Collection[str] = ()) -> str:
+    """The symbol of an asset that a user has named: eurusd, EUR/USD and EURUSD=X are EURUSD.
+
+    Other names stay as they are, unless they differ from a known one in capitals alone.
+    """
+    if name in known:
+        return name
+    plain = re.sub(r"(?<=\w)[-_/. ](?=\w)", "", name).upper().removesuffix("=X")
+    usual = plain if find_pair(plain) == plain else name
+    by_capitals = {each.upper(): each for each in known}
+    return by_capitals.get(usual.upper(), usual)
 
 
 def find_symbol(pattern: str, name: str) -> str | None:
