@@ -75,6 +75,24 @@ def test_sessions_nights_and_markets_that_never_close() -> None:
     ) == datetime(2024, 2, 12)
 
 
+def test_a_change_of_daylight_saving_moves_the_next_bar() -> None:
+    """New York's hours from 9:30 on: 13:00 to 19:00 UTC in summer, an hour later in winter."""
+
+    def new_york(moment: datetime) -> bool:
+        opens = 14 if moment >= datetime(2025, 11, 2) else 13
+        holiday = moment.date() == datetime(2025, 11, 27).date()
+        return moment.weekday() < 5 and opens <= moment.hour <= opens + 6 and not holiday
+
+    past = hours(datetime(2025, 5, 1), 230 * 24, new_york)
+    until = [each for each in past if each <= datetime(2025, 12, 8, 20)][-1_024:]
+    assert following(until) == datetime(2025, 12, 9, 14)
+    assert following(until[:-1]) == datetime(2025, 12, 8, 20)
+    assert following(until, ahead=8) == datetime(2025, 12, 10, 14)
+    # Thanksgiving was two Thursdays ago: the next one trades.
+    wednesday = [each for each in until if each <= datetime(2025, 12, 3, 20)]
+    assert following(wednesday) == datetime(2025, 12, 4, 14)
+
+
 def test_with_less_than_two_weeks_bars_follow_the_clock() -> None:
     short = [
         each

@@ -26,6 +26,11 @@ two weeks, a change of the clock closes it for half a year.
 NEIGHBOUR_WEEKS = 4
 """Weeks on either side of a week that tell which of its slots should have a bar."""
 
+NEWEST_WEEKS = 5
+"""Weeks that tell when the next bar comes: after a change of daylight saving the older ones tell
+the hours of another season, and of five weeks two may have holidays.
+"""
+
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
@@ -88,10 +93,10 @@ def usual_successors(slots: Ints, following: Ints, num_slots: int) -> Ints:
 
 
 def next_stamp(seconds: npt.NDArray[np.integer], step: int, ahead: int = 1) -> int:
-    """The expected stamp of the bar `ahead` bars after the last, learned from the past weeks.
+    """The expected stamp of the bar `ahead` bars after the last, learned from the newest weeks.
 
-    A slot is expected to have a bar if most of the complete past weeks had one there. With fewer
-    than two weeks, or no such slot, bars follow the clock.
+    A slot is expected to have a bar if most of the newest complete weeks had one there, those of
+    another season left out. With fewer than two weeks, or no such slot, bars follow the clock.
 
     Parameters
     ----------
@@ -101,7 +106,7 @@ def next_stamp(seconds: npt.NDArray[np.integer], step: int, ahead: int = 1) -> i
     """
     stamps = seconds.astype(np.int64)
     last = int(stamps[-1])
-    num_weeks = int(last - stamps[0]) // WEEK
+    num_weeks = min(int(last - stamps[0]) // WEEK, NEWEST_WEEKS)
     by_clock = last + ahead * step
     if num_weeks < 2:
         return by_clock
