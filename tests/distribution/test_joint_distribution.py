@@ -131,10 +131,35 @@ def test_a_portfolio_is_paid_what_prices_move_not_their_logs() -> None:
     drawn = law.sample(20, seed=5)
     np.testing.assert_allclose(book.profits, np.expm1(drawn[:, [2, 0]]) * [100, -50])
     assert (book.positions, book.notes) == ({"A2": 100.0, "A0": -50.0}, ("few bars",))
-    np.testing.assert_array_equal(
-        law.portfolio({"A0": 1.0}).profits, law.portfolio({"A0": 1.0}, DRAWS, 0).profits
-    )
+    drawn_first = law.portfolio({"A0": 1.0}).profits[:DRAWS]
+    np.testing.assert_array_equal(drawn_first, law.portfolio({"A0": 1.0}, DRAWS, 0).profits)
     law.portfolio({"A0": 1e100}, 1)
+
+
+@pytest.mark.parametrize("level", [0.95, 0.99])
+def test_as_many_are_drawn_as_half_a_percent_of_the_shortfall_needs(level: float) -> None:
+    law = joint(3, degrees=5.0)
+    positions = {"A0": 1e6, "A2": -5e5}
+    book = law.portfolio(positions, level=level)
+    shortfall = book.expected_shortfall(level)
+    assert shortfall.standard_error <= 0.005 * shortfall
+    assert book.to_dict(level)["notes"] == []
+    other = law.portfolio(positions, level=level, seed=1).expected_shortfall(level)
+    error = math.hypot(shortfall.standard_error, other.standard_error)
+    assert other == pytest.approx(shortfall, abs=4 * error)
+
+    few = law.portfolio(positions, 2_000).to_dict(0.99)
+    assert few["notes"][-1].startswith("the expected shortfall of 2,000 draws has a standard error")
+
+
+def test_a_portfolio_without_a_risk_needs_no_more_draws() -> None:
+    book = joint().portfolio({"A0": 0.0, "A1": 0.0})
+    assert len(book.profits) == DRAWS
+    found = book.to_dict()
+    assert found["notes"] == []
+    assert "-0.0" not in str(found)
+    with pytest.raises(ConfigError, match="a risk level"):
+        joint().portfolio({"A0": 1.0}, level=1.0)
 
 
 def test_zero_returns_have_the_middle_of_their_step() -> None:

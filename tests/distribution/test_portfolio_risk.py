@@ -81,6 +81,7 @@ def test_contributions_are_means_of_the_draws_near_the_limit_and_beyond_it() -> 
 def test_everything_as_json() -> None:
     limit, shortfall = BOOK.value_at_risk(0.99), BOOK.expected_shortfall(0.99)
     parts = BOOK.contributions(0.99)
+    caution = f"has a standard error of {shortfall.standard_error / shortfall:.2%}"
     assert json.loads(json.dumps(BOOK.to_dict(), allow_nan=False)) == {
         "level": 0.99,
         "value_at_risk": limit,
@@ -91,7 +92,7 @@ def test_everything_as_json() -> None:
         },
         "quantiles": {str(q): BOOK.quantile(q) for q in (0.01, 0.05, 0.5, 0.95, 0.99)},
         "contributions": {symbol: asdict(each) for symbol, each in parts.items()},
-        "notes": ["few bars"],
+        "notes": ["few bars", f"the expected shortfall of 1,000 draws {caution}"],
     }
     assert [BOOK.value_at_risk(), BOOK.expected_shortfall()] == [limit, shortfall]
     assert BOOK.contributions() == parts

@@ -52,6 +52,8 @@ def test_a_portfolio_of_live_assets(joined: TinyRun, tiny: TinyRun, tmp_path: Pa
         found = first.json()
         drawn = client.post("/v1/portfolio", json={"positions": positions, "seed": 0})
         assert drawn.json() == found
+        error = found["standard_errors"]["expected_shortfall"]
+        assert error <= 0.005 * found["expected_shortfall"]
         parts = found["contributions"].values()
         assert sum(each["expected_shortfall"] for each in parts) == pytest.approx(
             found["expected_shortfall"]

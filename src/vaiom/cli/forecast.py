@@ -159,8 +159,9 @@ def risk(
         list[str] | None, option("Scenario: a log return; repeatable.", metavar="SYMBOL=R")
     ] = None,
     draws: Annotated[
-        int, option("Number of samples; more of them reduce the sampling error.", min=100)
-    ] = 50_000,
+        int | None,
+        option("Number of samples; by default, as many as half a percent of ES needs.", min=100),
+    ] = None,
     seed: Annotated[int, option("Random seed of the samples.", min=0)] = 0,
     now: Now = None,
     plot: Plot = None,
@@ -191,7 +192,7 @@ def risk(
     }
     if scenario:
         joint = joint.given(scenario)
-    portfolio = joint.portfolio(amounts, draws, seed)
+    portfolio = joint.portfolio(amounts, draws, seed, level)
     result = portfolio.to_dict(level)
     if plot:
         _draw([portfolio], plot)
@@ -214,7 +215,7 @@ def risk(
     return Answer(
         json={"as_of": joint.as_of, "horizon": horizon, "given": certain, **result},
         shown=[Table(caption, columns, rows)],
-        notes=["\n" + "\n".join([*notes, *joint.notes])],
+        notes=["\n" + "\n".join([*notes, *result["notes"]])],
     )
 
 

@@ -9,7 +9,7 @@ from draws have a seed, and carry their standard errors. Not in the paper.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -19,7 +19,7 @@ import numpy as np
 
 from vaiom.distribution.buckets import BucketDistribution
 from vaiom.distribution.copula import LEAST_TAIL, correlation_of, levels_of, pit_of, scores_of
-from vaiom.distribution.portfolio import Estimate, Portfolio, finite_numbers
+from vaiom.distribution.portfolio import Estimate, Portfolio, finite_numbers, num_draws_needed
 from vaiom.distribution.shape import Floats
 from vaiom.errors import ConfigError
 from vaiom.features.quantities import MAX_LOG_MOVE
@@ -27,6 +27,10 @@ from vaiom.features.quantities import MAX_LOG_MOVE
 DRAWS = 20_000
 """Draws behind a figure, unless another number is asked for."""
 
+_DRAWS_AT_ONCE = 1 << 17
+"""A million draws of many assets at once would take gigabytes."""
+_MOST_PROFITS = 1 << 24
+"""Profits of a portfolio, draws times positions: 128 MiB."""
 _LARGEST_AMOUNT = 1e100
 """Profits of larger amounts of money would overflow."""
 
@@ -168,17 +172,21 @@ class JointDistribution:
 
     def sample(self, n: int = DRAWS, seed: int = 0) -> Floats:
         """Draw log returns, (n, assets)."""
+        return self._draw(np.random.default_rng(seed), n, self.symbols)
+
+    def _draw(self, rng: np.random.Generator, n: int, symbols: Sequence[str]) -> Floats:
+        """Draw log returns of some assets, (n, symbols); the other assets cost no quantiles."""
         if n < 1:
             raise ConfigError("a number of draws is positive", got=n)
-        rng = np.random.default_rng(seed)
         normal = rng.standard_normal((n, len(self.dists)))
         scores = normal @ np.linalg.cholesky(self.scatter).T
         if self.degrees is not None:
             scores /= np.sqrt(rng.chisquare(self.degrees, (n, 1)) / self.degrees)
         scores += self.location
+        own_scores = scores.T[self._places(list(symbols))]
         returns = [
             self.marginal(symbol).returns_of(own)
-            for symbol, own in zip(self.symbols, scores.T, strict=True)
+            for symbol, own in zip(symbols, own_scores, strict=True)
         ]
         return np.stack(returns, axis=1)
 
@@ -234,13 +242,40 @@ class JointDistribution:
             degrees=degrees,
         )
 
-    def portfolio(self, positions: Mapping[str, float], n: int = DRAWS, seed: int = 0) -> Portfolio:
-        """The profit and loss of amounts of money in some of the assets, negative if short."""
+    def portfolio(
+        self,
+        positions: Mapping[str, float],
+        n: int | None = None,
+        seed: int = 0,
+        level: float = 0.99,
+    ) -> Portfolio:
+        """The profit and loss of amounts of money in some of the assets, negative if short.
+
+        Without a number of draws `n`, there are as many as a standard error of half a percent of
+        the expected shortfall at `level` needs, as far as memory allows.
+        """
         amounts = finite_numbers(positions, "an amount of money", _LARGEST_AMOUNT)
-        places = self._places(list(amounts))
-        simple_returns = np.expm1(self.sample(n, seed)[:, places])
-        profits = np.array(list(amounts.values())) * simple_returns
-        return Portfolio(positions=amounts, profits=profits, notes=self.notes)
+        self._places(list(amounts))
+        rng = np.random.default_rng(seed)
+        profits = self._profits(rng, DRAWS if n is None else n, amounts)
+        book = Portfolio(positions=amounts, profits=profits, notes=self.notes)
+        most = max(_MOST_PROFITS // len(amounts), DRAWS)
+        while (
+            n is None and (missing := min(num_draws_needed(book, level), most) - len(profits)) > 0
+        ):
+            more = [
+                self._profits(rng, min(_DRAWS_AT_ONCE, missing - first), amounts)
+                for first in range(0, missing, _DRAWS_AT_ONCE)
+            ]
+            profits = np.concatenate([profits, *more])
+            book = replace(book, profits=profits)
+        return book
+
+    def _profits(self, rng: np.random.Generator, n: int, amounts: Mapping[str, float]) -> Floats:
+        """Draw the profit of each position, (n, positions)."""
+        simple_returns = np.expm1(self._draw(rng, n, list(amounts)))
+        profits: Floats = np.array(list(amounts.values())) * simple_returns
+        return profits + 0.0  # no profit is 0, not -0
 
     def _places(self, symbols: list[str]) -> list[int]:
         """The places of assets in matrices and draws."""

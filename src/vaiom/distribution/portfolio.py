@@ -7,6 +7,7 @@ standard errors. Not in the paper.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -21,6 +22,10 @@ from vaiom.errors import ConfigError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+ACCURACY = 0.005
+"""Standard error of an expected shortfall, as a share of it, that draws are to reach."""
+_FEWEST_BEYOND = 100
+"""Draws beyond the value at risk from which a standard error can be told."""
 SHOWN_LEVELS = (0.01, 0.05, 0.5, 0.95, 0.99)
 """Levels of the quantiles of profit in JSON."""
 
@@ -95,7 +100,7 @@ class Portfolio:
         """The loss that is exceeded with probability 1 - level."""
         self._worst(level)  # refuses a level that the draws do not reach
         profit = self.quantile(1 - level)
-        return Estimate(-profit, profit.standard_error)
+        return Estimate(0.0 - profit, profit.standard_error)
 
     def expected_shortfall(self, level: float = 0.99) -> Estimate:
         """The mean loss over the worst draws, a share 1 - level of all.
@@ -103,7 +108,7 @@ class Portfolio:
         Its variance is that of the mean loss plus that of the limit beyond which losses count
         (Chen 2008, "Nonparametric Estimation of Expected Shortfall").
         """
-        losses = -self.profit[self._worst(level)]
+        losses = 0.0 - self.profit[self._worst(level)]
         mean = losses.mean()
         variance = losses.var() + level * (mean - losses.min()) ** 2
         return Estimate(float(mean), math.sqrt(variance / len(losses)))
@@ -114,11 +119,11 @@ class Portfolio:
         It is the position's mean loss in the draws beyond the value at risk, and in those near it.
         """
         worst = self._worst(level)
-        shortfalls = -self.profits[worst].mean(axis=0)
+        shortfalls = 0.0 - self.profits[worst].mean(axis=0)
         near = max(1, round(_NEAR * (1 - level) * len(self.profit)))
         first = max(0, len(worst) - near)
         around = self._order[first : len(worst) + near + 1]
-        limits = -self.profits[around].mean(axis=0)
+        limits = 0.0 - self.profits[around].mean(axis=0)
         if limits.sum():
             limits *= self.value_at_risk(level) / limits.sum()
         contributions = {}
@@ -129,8 +134,8 @@ class Portfolio:
                 amount=amount,
                 value_at_risk=limit,
                 expected_shortfall=shortfall,
-                marginal_value_at_risk=limit / amount if amount else 0.0,
-                marginal_expected_shortfall=shortfall / amount if amount else 0.0,
+                marginal_value_at_risk=limit / amount if limit and amount else 0.0,
+                marginal_expected_shortfall=shortfall / amount if shortfall and amount else 0.0,
             )
         return contributions
 
@@ -142,13 +147,19 @@ class Portfolio:
         }
         errors = {name: risk.standard_error for name, risk in risks.items()}
         contributions = self.contributions(level)
+        notes = list(self.notes)
+        shortfall = risks["expected_shortfall"]
+        if shortfall.standard_error > ACCURACY * abs(shortfall):
+            share = shortfall.standard_error / abs(shortfall) if shortfall else math.inf
+            drawn = f"{len(self.profit):,} draws"
+            notes.append(f"the expected shortfall of {drawn} has a standard error of {share:.2%}")
         return {
             "level": level,
             **risks,
             "standard_errors": errors,
             "quantiles": {str(each): self.quantile(each) for each in SHOWN_LEVELS},
             "contributions": {symbol: asdict(each) for symbol, each in contributions.items()},
-            "notes": list(self.notes),
+            "notes": notes,
         }
 
     def plot(self, ax: Axes | None = None, level: float = 0.99) -> Axes:
@@ -167,6 +178,27 @@ class Portfolio:
             expected = f"between 0 and 1, as in 0.99, with a draw beyond it among {draws:,}"
             raise ConfigError("a risk level is a probability", expected=expected, got=level)
         return self._order[: round((1 - level) * draws)]
+
+
+def num_draws_needed(book: Portfolio, level: float) -> int:
+    """How many draws give the expected shortfall at a level its `ACCURACY`, judged by those made.
+
+    Its standard error falls with the root of their number.
+    """
+    if not 0 < level < 1:
+        raise ConfigError("a risk level is a probability", expected="as in 0.99", got=level)
+    num_draws = len(book.profit)
+    fewest = math.ceil(_FEWEST_BEYOND / (1 - level))
+    if num_draws < fewest:
+        return fewest
+    shortfall = book.expected_shortfall(level)
+    allowed = ACCURACY * abs(shortfall)
+    if shortfall.standard_error <= allowed:
+        return num_draws
+    if not allowed:
+        return sys.maxsize
+    # A little more, so that it seldom takes another round.
+    return math.ceil(1.1 * num_draws * (shortfall.standard_error / allowed) ** 2)
 
 
 def finite_numbers(values: Mapping[str, float], what: str, most: float) -> dict[str, float]:

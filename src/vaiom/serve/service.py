@@ -103,6 +103,8 @@ class Service:
         self._num_waiting = 0
         """Number of posted forecasts waiting for the model."""
         self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._drawing = asyncio.Lock()
+        """Held by the portfolio that is drawn: each may take half a gigabyte."""
         self._pushes: list[_Push] = []
         """Bars waiting for the disk."""
         self._taking: asyncio.Task[None] | None = None
@@ -250,9 +252,12 @@ class Service:
         positions = {
             symbol: amount for symbol, amount in body.positions.items() if symbol not in body.given
         }
-        risk = await asyncio.to_thread(
-            lambda: rest.portfolio(positions, seed=body.seed).to_dict(body.level)
-        )
+        async with self._drawing:
+            risk = await asyncio.to_thread(
+                lambda: rest.portfolio(positions, seed=body.seed, level=body.level).to_dict(
+                    body.level
+                )
+            )
         assert joint.as_of is not None
         return schemas.PortfolioAnswer(as_of=joint.as_of, horizon=body.horizon, **risk)
 
