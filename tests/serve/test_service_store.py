@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from serve_runs import TinyRun, config_of, live_assets, served
 from test_service_refusals import refusal
 
 from vaiom.errors import DataError
-from vaiom.serve.bar_store import FILE_NAME, LOG_NAME, Store
+from vaiom.serve.bar_store import FILE_NAME, LOG_NAME, MARK_NAME, Store
 from vaiom.serve.follow import BarRow
 from vaiom.serve.refusals import RefusalError
 from vaiom.serve.schemas import SettledForecast
@@ -191,11 +191,45 @@ def test_a_log_that_is_gone_after_a_kill_is_missed(tmp_path: Path) -> None:
     again.close()
     (killed / LOG_NAME).unlink()
     for _ in range(2):
-        with pytest.raises(DataError, match="the log of its last bars is gone") as refused:
+        with pytest.raises(DataError, match="acknowledged bars may be missing") as refused:
             Store(killed, "ours")
         assert LOG_NAME in str(refused.value.expected)
+        assert refused.value.got == f"no {LOG_NAME}"
     Store(killed, "", accept_loss=True).close()
     Store(killed, "ours").close()
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_a_file_that_is_gone_is_missed_at_the_next_start(tmp_path: Path, end: str) -> None:
+    """Also where the service that lost it ended in order; the way out that is told works."""
+    state = tmp_path / "state"
+    store = Store(state, "ours")
+    store.append([("EURUSD", bar) for bar in BARS])
+    if end == "kill":
+        state = shutil.copytree(state, tmp_path / "killed")
+    (state / FILE_NAME).unlink()
+    store.close()
+    for _ in range(2):
+        with pytest.raises(DataError, match="acknowledged bars may be missing") as refused:
+            Store(state, "ours")
+        assert f"no {FILE_NAME}" in str(refused.value.got)
+    assert str(state / MARK_NAME) in str(refused.value.fix)
+    (state / MARK_NAME).unlink()
+    Store(state, "ours").close()
+    Store(state, "ours").close()
+
+
+def test_a_rebuilt_file_is_not_missed(tmp_path: Path) -> None:
+    """It is shorter than it was."""
+    store = Store(tmp_path, "ours")
+    hours = [BARS[0].datetime + timedelta(hours=hour) for hour in range(50_000)]
+    store.append([("EURUSD", BARS[0]._replace(datetime=stamp)) for stamp in hours])
+    store.cut(["EURUSD"], hours[0])
+    store.rebuild()
+    store.close()
+    again = Store(tmp_path, "ours")
+    assert again.last_bars("EURUSD", 9) == BARS[:1]
+    again.close()
 
 
 def test_a_disk_that_cannot_be_read_is_told_in_words(tmp_path: Path) -> None:

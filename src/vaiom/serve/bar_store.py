@@ -77,7 +77,7 @@ class Store:
     """
 
     def __init__(self, folder: Path, model: str, *, accept_loss: bool = False) -> None:
-        """Open or make the file; `model` is a checkpoint's hash. A file whose log is gone is
+        """Open or make the file; `model` is a checkpoint's hash. A folder whose files are gone is
         refused, as acknowledged bars may be missing, unless this loss is accepted.
         """
         self.path = ensure_folder(folder) / FILE_NAME
@@ -113,21 +113,25 @@ class Store:
         """Open the file; `opened` undoes it."""
         log = self.path.with_name(LOG_NAME)
         opened.enter_context(hold_folder(self.path))
-        is_lost = self._mark.exists() and not log.is_file()
+        missing = [file.name for file in (self.path, log) if not file.is_file()]
+        is_lost = self._mark.exists() and bool(missing)
+        if is_lost and not accept_loss:
+            accept = "with `vaiom state DIR --rebuild`"
+            if self.path.name in missing:
+                accept = f"by removing {self._mark}"
+            raise DataError(
+                "the files of the last service are gone: acknowledged bars may be missing",
+                where=self.path.parent,
+                expected=f"{FILE_NAME} and {LOG_NAME}",
+                got="no " + ", no ".join(missing),
+                fix=f"put them back; or accept the loss {accept}, start the service and send the "
+                "bars that it lacks again",
+            )
         # Each `with self._db` is one transaction.
         self._db = sqlite3.connect(
             self.path, isolation_level="IMMEDIATE", check_same_thread=False, timeout=1.0
         )
         opened.callback(self._db.close)
-        if is_lost and not accept_loss:
-            raise DataError(
-                "the last service was killed, and the log of its last bars is gone: acknowledged "
-                "bars may be missing",
-                where=self.path,
-                expected=f"{LOG_NAME} beside it",
-                fix="put that file back; or accept the loss with `vaiom state DIR --rebuild`, "
-                "start the service and send the bars that it lacks again",
-            )
         # The mark goes before the file is closed, when SQLite removes the log.
         opened.callback(self._unmark)
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -149,8 +153,9 @@ class Store:
             self._opened.close()
 
     def _unmark(self) -> None:
-        """Note that the file needs its log no longer."""
-        with suppress(OSError):  # a mark that stays does no harm while the log stays
+        """Note that the file needs its log no longer, unless somebody took either away."""
+        with suppress(OSError, _FileGoneError):  # a mark does no harm while both files stay
+            self._require_files()
             self._mark.unlink(missing_ok=True)
             flush(self.path.parent)
 
@@ -256,6 +261,7 @@ class Store:
             raise self._damaged(found)
         with self._lock:
             self._db.execute("VACUUM")
+            self._files = {file: _Seen(file.stat()) for file in self._files}
 
     @contextmanager
     def transaction(self, failure: str) -> Iterator[None]:
