@@ -109,9 +109,23 @@ def test_minutes_are_forecast_as_hours(tmp_path: Path, vaiom: Vaiom) -> None:
     assert vaiom(*words[:-1], tmp_path / "new" / "next.png").code == 0
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["next.png"]
     nameless = (tmp_path / "EURUSD.csv").rename(tmp_path / "prices.csv")
-    require_refusal(vaiom("forecast", nameless), "--symbol")
+    by_name = vaiom("forecast", nameless)
+    assert "prices: named by its file, prices.csv; --symbol gives it another name" in by_name.err
+    [unknown] = vaiom("forecast", nameless, "--json").json()["forecasts"]
+    assert unknown["symbol"] == "prices"
+    assert "named by its file" in unknown["notes"][0]
     (named,) = vaiom("forecast", nameless, "--symbol", "EURUSD", "--json").json()["forecasts"]
     assert named["probs"] == forecast["probs"]
+
+
+def test_a_long_file_of_several_symbols_is_forecast(tmp_path: Path, vaiom: Vaiom) -> None:
+    bars = write_minutes(tmp_path / "EURUSD.csv")
+    long = [bars.with_columns(symbol=pl.lit(symbol)) for symbol in ("GBPUSD", "EURUSD", "ABC")]
+    pl.concat(long).write_parquet(tmp_path / "all.parquet")
+    forecasts = vaiom("forecast", tmp_path / "all.parquet", "--json").json()["forecasts"]
+    assert [each["symbol"] for each in forecasts] == ["ABC", "EURUSD", "GBPUSD"]
+    alone = vaiom("forecast", tmp_path / "all.parquet", "--symbol", "eurusd", "--json").json()
+    assert [each["symbol"] for each in alone["forecasts"]] == ["EURUSD"]
 
 
 def test_stamps_with_an_offset_are_forecast_in_utc(tmp_path: Path, vaiom: Vaiom) -> None:

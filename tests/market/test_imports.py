@@ -144,8 +144,12 @@ def test_a_symbol_column_splits_or_is_refused(tmp_path: Path) -> None:
             lines.append(",".join([pair, when.strftime(STAMP), *map(repr, numbers)]))
     path = tmp_path / "quotes.csv"
     path.write_text("\n".join(lines))
-    with pytest.raises(DataError, match=r"EURUSD, GBPUSD[\s\S]*--symbol"):
-        import_files([path], tmp_path / "out")
+    entries = import_files([path], tmp_path / "both")["symbols"]
+    assert {symbol: entry["rows"] for symbol, entry in entries.items()} == {
+        "EURUSD": 12,
+        "GBPUSD": 12,
+    }
+    assert_frame_equal(read_bars(tmp_path / "both")["GBPUSD"], frame_of(some_bars(12)))
     with pytest.raises(DataError, match="no rows of USDJPY"):
         import_files([path], tmp_path / "out", symbol="USDJPY")
     entry = import_files([path], tmp_path / "out", symbol="GBPUSD")["symbols"]["GBPUSD"]
@@ -276,7 +280,7 @@ def test_a_pattern_finds_the_symbol_in_every_name(tmp_path: Path) -> None:
         for name in ("AAPL", "BRK.B", "BTC_USDT")
     ]
     with pytest.raises(DataError, match=r"--symbol .BATS_\*"):
-        import_files(files, tmp_path / "out")
+        import_files(files[:1], tmp_path / "out")
     imported = import_files(files, tmp_path / "out", symbol="BATS_*, 60")["symbols"]
     assert list(imported) == ["AAPL", "BRK.B", "BTCUSDT"]
     with pytest.raises(DataError, match=r"BATS_AAPL, 60.csv[\s\S]*NYSE_\*"):
@@ -318,10 +322,39 @@ def test_a_pair_may_be_spelled_in_any_way(given: str, symbol: str, tmp_path: Pat
     assert [*import_files([path], tmp_path / "out", symbol=given)["symbols"]] == [symbol]
 
 
-def test_a_file_without_symbol_asks_for_it(tmp_path: Path) -> None:
-    path = table(tmp_path / "bars.csv", some_bars())
-    with pytest.raises(DataError, match="--symbol"):
+@pytest.mark.parametrize(
+    ("name", "symbol"),
+    [
+        ("SPX500_USD_1h.csv", "SPX500_USD"),
+        ("AAPL.csv", "AAPL"),
+        ("BRK.B.csv", "BRK.B"),
+        ("DE40-15min.csv", "DE40"),
+        ("NAS100_H4.csv", "NAS100"),
+        ("prices.csv", "prices"),
+    ],
+)
+def test_a_name_without_a_pair_is_the_symbol_and_the_record_says_so(
+    name: str, symbol: str, tmp_path: Path
+) -> None:
+    path = table(tmp_path / name, some_bars())
+    [(found, entry)] = import_files([path], tmp_path / "out")["symbols"].items()
+    assert found == symbol
+    assert entry["sources"][0]["symbol_from"] == "file name"
+
+
+def test_a_row_without_symbol_is_named(tmp_path: Path) -> None:
+    lines = ["symbol," + HEADER, "A,2024-01-02 10:00,1,1,1,1,1", ",2024-01-02 11:00,1,1,1,1,1"]
+    path = tmp_path / "quotes.csv"
+    path.write_text("\n".join(lines))
+    with pytest.raises(DataError, match=r"no symbol[\s\S]*line 3"):
         import_files([path], tmp_path / "out")
+
+
+def test_a_file_without_symbol_asks_for_it(tmp_path: Path) -> None:
+    for name in ("2024.csv", "EURUSD and GBPUSD.csv", "two words.csv"):
+        with pytest.raises(DataError, match="--symbol"):
+            import_files([table(tmp_path / name, some_bars())], tmp_path / "out")
+    path = table(tmp_path / "bars.csv", some_bars())
     assert list(import_files([path], tmp_path / "out", symbol="GOLD")["symbols"]) == ["GOLD"]
 
 
@@ -438,8 +471,8 @@ def test_some_of_many_symbols_are_named(tmp_path: Path, count: int, shown: str) 
             ["symbol," + HEADER, *(f"S{n},2019-02-04 00:00,1,2,1,2,5" for n in range(1, count + 1))]
         )
     )
-    with pytest.raises(DataError, match="several symbols") as refused:
-        import_files([path], tmp_path / "out")
+    with pytest.raises(DataError, match="no rows of AAPL") as refused:
+        import_files([path], tmp_path / "out", symbol="AAPL")
     assert refused.value.got == shown
 
 

@@ -87,9 +87,9 @@ def _reader(name: str) -> Callable[[bytes], object]:
         repair, utc = bool(chance.randrange(2)), bool(chance.randrange(2))
         symbol = chance.choice([None, "EURUSD"])
         options = Options(symbol=symbol, utc=utc, repair=repair, shift=timedelta(hours=2))
-        source = read_source(SourceFile(path=Path(name)), data, options)
-        _, entry = combine("EURUSD", [source], options)
-        return json.dumps(entry, allow_nan=False)
+        sources = read_source(SourceFile(path=Path(name)), data, options)
+        entries = [combine("EURUSD", [source], options)[1] for source in sources]
+        return json.dumps(entries, allow_nan=False)
 
     return read
 

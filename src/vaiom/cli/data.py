@@ -95,7 +95,7 @@ def import_(
 
     Example: vaiom data import EURUSD_2019.csv --shift 2h --out bars
     """
-    from vaiom.market.imports import import_files, list_others
+    from vaiom.market.imports import describe_naming, import_files, list_others
 
     answer = _make_bars(
         "importing",
@@ -113,12 +113,14 @@ def import_(
         repair=repair,
         replace=overwrite,
     )
+    named = describe_naming(answer.json["symbols"]).items()
+    notes = [f"note: {symbol} is {words}" for symbol, words in named]
     others = list_others(paths)
-    if not others:
-        return answer
-    shown = ", ".join(file.name for file in others[:8])
-    skipped = f"note: {len(others)} files of other kinds were passed over: {shown}"
-    return replace(answer, notes=[f"{skipped}; name those that hold bars"])
+    if others:
+        shown = ", ".join(file.name for file in others[:8])
+        skipped = f"note: {len(others)} files of other kinds were passed over: {shown}"
+        notes.append(f"{skipped}; name those that hold bars")
+    return replace(answer, notes=notes)
 
 
 def _column_map(pairs: list[str]) -> dict[str, str]:

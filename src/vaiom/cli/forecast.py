@@ -58,7 +58,7 @@ def forecast(
     from vaiom.forecast.bars import resample_if_finer
     from vaiom.market.check import check_bars, describe_problems
     from vaiom.market.formats.source import Options
-    from vaiom.market.imports import read_files
+    from vaiom.market.imports import describe_naming, read_files
 
     with progress_bar("reading") as progress:
         options = Options(symbol=symbol, utc=True, repair=True)
@@ -74,7 +74,11 @@ def forecast(
             notes.append(
                 f"{name}: unfinished: the last bar has prices until {unfinished_since} only"
             )
-    dists = list(forecaster.predict(frames, now=now).values())
+    named = describe_naming(entries)
+    dists = [
+        replace(dist, notes=(named[name], *dist.notes)) if name in named else dist
+        for name, dist in zip(frames, forecaster.predict(frames, now=now).values(), strict=True)
+    ]
     if plot:
         _draw(dists, plot)
     return describe_forecasts(forecaster, dists, [note for note in notes if note])

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from email.utils import parsedate_to_datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +22,7 @@ from vaiom.market.folder import BAR_SCHEMA, STAMP, infer_timeframe
 from vaiom.market.formats.dukascopy import price_scale_of
 from vaiom.market.formats.source import FileBars, Options
 from vaiom.market.formats.table import drop_flat
-from vaiom.market.imports import combine, given_symbol, list_files, read_one
+from vaiom.market.imports import SYMBOL_FROM, combine, given_symbol, list_files, read_one
 from vaiom.market.symbols import find_pair
 from vaiom.market.timeframes import timeframe_of
 
@@ -208,7 +209,7 @@ class Files:
     def __init__(self, path: Path, options: Options) -> None:
         self.path = path
         self.options = options
-        self._files: dict[Path, _ReadFile] = {}
+        self._files: dict[Path, list[_ReadFile]] = {}
         self._combined: dict[str, FeedBars] = {}
 
     def read(self, symbol: str, since: datetime, now: datetime) -> FeedBars:
@@ -226,16 +227,29 @@ class Files:
         Raises the error of a file of the symbol, or, if it has none, of a file without a symbol.
         """
         results: dict[str | None, list[FileBars | DataError]] = {symbol: [], None: []}
-        for file in self._files.values():
+        for file in chain(*self._files.values()):
             results.setdefault(file.symbol, []).append(file.result)
         own = results[symbol]
         for result in own or results[None]:
             if isinstance(result, DataError):
                 raise result
+        if not own:
+            self._require_symbols(symbol)
         sources = [each for each in own if isinstance(each, FileBars) and len(each.bars)]
         if not sources:
             return pl.DataFrame(schema=BAR_SCHEMA)
         return combine(symbol, sources, self.options)[0]
+
+    def _require_symbols(self, symbol: str) -> None:
+        """Refuse files that nothing but their name says the symbol of: they may be `symbol`'s."""
+        results = [file.result for file in chain(*self._files.values())]
+        for result in results:
+            if isinstance(result, FileBars) and SYMBOL_FROM in result.record:
+                raise result.file.error(
+                    "the file does not say its symbol",
+                    expected=symbol,
+                    fix="name it with --symbol, or by its name: --symbol '*'",
+                )
 
     def _read_changes(self) -> None:
         """Read the files that have changed."""
@@ -249,16 +263,16 @@ class Files:
         is_changed = before.keys() != states.keys()
         for path, state in states.items():
             old = before.get(path)
-            if old and old.state == state:
+            if old and old[0].state == state:
                 self._files[path] = old
                 continue
             is_changed = True
             try:
-                symbol, bars = read_one(path, self.options)
-                self._files[path] = _ReadFile(state, symbol, bars)
+                found = read_one(path, self.options)
+                self._files[path] = [_ReadFile(state, symbol, bars) for symbol, bars in found]
             except DataError as error:
                 named = given_symbol(path, self.options) or find_pair(path.name)
-                self._files[path] = _ReadFile(state, named, error)
+                self._files[path] = [_ReadFile(state, named, error)]
         if is_changed:
             self._combined.clear()
 

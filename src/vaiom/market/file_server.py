@@ -64,7 +64,7 @@ class FeedFile(NamedTuple):
         start = datetime.combine(self.date, time())
         try:
             if self.hour is not None:
-                ticks = read_source(SourceFile(path=Path(self.path)), content, Options())
+                [ticks] = read_source(SourceFile(path=Path(self.path)), content, Options())
                 return ticks.bars.select(BAR_COLUMNS)
             bars = decode_candles(content, start, price_scale_of(self.symbol), self)
             require_ordered(bars["Datetime"], self)

@@ -49,9 +49,14 @@ def counted(
         progress(len(items), len(items), "")
 
 
+def is_symbol(symbol: object) -> bool:
+    """Whether it is a plain word that may name a file."""
+    return isinstance(symbol, str) and _SYMBOL.fullmatch(symbol) is not None
+
+
 def check_symbol(symbol: str) -> str:
     """The symbol, which must be a plain word because it names a file."""
-    if isinstance(symbol, str) and _SYMBOL.fullmatch(symbol):
+    if is_symbol(symbol):
         return symbol
     raise DataError(
         "not usable as a symbol",

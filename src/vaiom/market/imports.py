@@ -7,7 +7,7 @@ bar and what was changed on the way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace as changed
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,9 +31,11 @@ from vaiom.market.folder import infer_timeframe, require_calendar, require_order
 from vaiom.market.formats.read import FORMATS, read_source
 from vaiom.market.formats.source import REPAIR, ROW, SORT_FIX, FileBars, Options, SourceFile
 from vaiom.market.formats.table import count_out_of_place
-from vaiom.market.symbols import find_symbol, usual_symbol
+from vaiom.market.symbols import find_symbol, symbol_by_name, usual_symbol
 from vaiom.market.timeframes import format_span
 
+SYMBOL_FROM = "symbol_from"
+"""Of the record of a file, where it was called by its name."""
 SUFFIXES = (".bi5", ".csv", ".gz", ".parquet", ".tsv", ".txt", ".zip", ".zst")
 
 
@@ -120,8 +122,8 @@ def read_files(
     _check_options(options)
     by_symbol: dict[str, list[FileBars]] = {}
     for path in folder.counted(list_files(paths), progress, lambda path: path.name):
-        symbol, source = read_one(path, options)
-        by_symbol.setdefault(symbol, []).append(source)
+        for symbol, source in read_one(path, options):
+            by_symbol.setdefault(symbol, []).append(source)
     if options.symbol and list(by_symbol) == [options.symbol]:
         named = {source.symbol for source in by_symbol[options.symbol] if source.symbol}
         if len(named) > 1:
@@ -164,10 +166,12 @@ def given_symbol(path: Path, options: Options) -> str | None:
     return usual_symbol(named) or None
 
 
-def read_one(path: Path, options: Options) -> tuple[str, FileBars]:
-    """The symbol of a file, by the options or its own content or name, and its bars.
+def read_one(path: Path, options: Options) -> list[tuple[str, FileBars]]:
+    """The bars of a file with their symbol: given, or by its own content or name.
 
-    A symbol that was given counts before one of the file, whose content counts before its name.
+    A symbol that was given counts before one of the file, whose content counts before its name. A
+    file that says none, not even by a pair in its name, is called by its name, and its record says
+    so. A file with a column of symbols has bars of each.
     """
     file = SourceFile(path=path)
     wanted = given_symbol(path, options)
@@ -178,16 +182,38 @@ def read_one(path: Path, options: Options) -> tuple[str, FileBars]:
     if options.symbol and not wanted:
         problem = "the file's name does not fit the pattern"
         raise file.error(problem, expected=f"--symbol {options.symbol!r}")
-    source = read_source(file, data, changed(options, symbol=wanted))
-    symbol = wanted or source.symbol
-    if symbol is None:
-        raise source.file.error(
-            "the file does not say its symbol",
-            expected="a currency pair in the file name, or a symbol column",
-            fix="name it, as in --symbol AAPL; for many files a pattern of their names, as in "
-            "--symbol 'BATS_*, *'",
-        )
-    return folder.check_symbol(symbol), source
+    found = []
+    for source in read_source(file, data, changed(options, symbol=wanted)):
+        symbol = wanted or source.symbol
+        if symbol is None:
+            symbol = _symbol_by_name(source.file)
+            source = changed(source, record={**source.record, SYMBOL_FROM: "file name"})
+        found.append((folder.check_symbol(symbol), source))
+    return found
+
+
+def _symbol_by_name(file: SourceFile) -> str:
+    """The symbol of a file that holds none, by a name that could be one."""
+    for symbol in map(symbol_by_name, file.names):
+        if folder.is_symbol(symbol):
+            return str(symbol)
+    raise file.error(
+        "the file does not say its symbol",
+        expected="a currency pair in the file name, a name that can be a symbol, or a symbol "
+        "column",
+        fix="name it, as in --symbol AAPL; for many files a pattern of their names, as in "
+        "--symbol 'BATS_*, *'",
+    )
+
+
+def describe_naming(entries: Mapping[str, Any]) -> dict[str, str]:
+    """A note on each symbol, of manifest entries, that is a file's name and nothing else."""
+    notes = {}
+    for symbol, entry in entries.items():
+        names = [each["name"] for each in entry["sources"] if SYMBOL_FROM in each]
+        if names:
+            notes[symbol] = f"named by its file, {names[0]}; --symbol gives it another name"
+    return notes
 
 
 def combine(

@@ -70,6 +70,9 @@ _PAIR = re.compile(
     re.IGNORECASE,
 )
 _ENDING = r"(?i:(\.(bi5|csv|gz|json|parquet|tsv|txt|zip|zst))+|\.\w+)"
+_TIMEFRAME = re.compile(
+    r"(?<=\w)[-_. ](\d{1,3}(min|m|h|d|w)|[mhdw]\d{1,3}|daily|hourly)$", re.IGNORECASE
+)
 _DOLLARS = {
     "USD": 1.0,
     "EUR": 1.15,
@@ -92,12 +95,17 @@ _DOLLARS = {
 
 def find_pair(text: str) -> str | None:
     """The pair in a name or a cell (EURUSD, eur_usd, EUR/USD, BTCUSDT), if there is exactly one."""
+    pairs = _find_pairs(text)
+    return pairs.pop() if len(pairs) == 1 else None
+
+
+def _find_pairs(text: str) -> set[str]:
     pairs = set()
     for parts in _PAIR.findall(text.upper()):
         coin, dollar_coin, base, quote = parts
         if dollar_coin or {base, quote} <= CURRENCIES | COINS:
             pairs.add(coin + dollar_coin + base + quote)
-    return pairs.pop() if len(pairs) == 1 else None
+    return pairs
 
 
 def usual_symbol(name: str, known: Collection[str] = ()) -> str:
@@ -123,6 +131,18 @@ def find_symbol(pattern: str, name: str) -> str | None:
     if not match:
         return None
     return find_pair(match[1]) or match[1]
+
+
+def symbol_by_name(name: str) -> str | None:
+    """What to call the asset of a file whose name holds no pair: the name without its ending.
+
+    A timeframe at its end goes too: SPX500_USD of `SPX500_USD_1h.parquet`. None for several pairs,
+    and without a letter.
+    """
+    stem = find_symbol("*", name)
+    if stem is None or len(_find_pairs(name)) > 1 or not re.search("[A-Za-z]", stem):
+        return None
+    return _TIMEFRAME.sub("", stem)
 
 
 def default_class(symbol: str) -> str:

@@ -18,14 +18,16 @@ from vaiom.market.formats import dukascopy
 from vaiom.market.formats.columns import assign_roles
 from vaiom.market.formats.packed import unpack
 from vaiom.market.formats.source import ROW, FileBars, Options, RawTable, SourceFile
-from vaiom.market.formats.table import parse_bars
+from vaiom.market.formats.table import parse_bars, split_symbols
 from vaiom.market.formats.text import TOOLS, read_text
 
 FORMATS = ("auto", *TOOLS, "table")
 
 
-def read_source(file: SourceFile, data: bytes, options: Options) -> FileBars:
-    """The bars of one file of any known kind, and its record for the manifest."""
+def read_source(file: SourceFile, data: bytes, options: Options) -> list[FileBars]:
+    """The bars of one file of any known kind, and its record for the manifest; of each symbol if a
+    column names several.
+    """
     digest = {"sha256": sha256_of(data), "bytes": len(data)}
     file, data = unpack(file, data)
     raw = _read_rows(file, data, options)
@@ -37,7 +39,8 @@ def read_source(file: SourceFile, data: bytes, options: Options) -> FileBars:
         "format": raw.format,
         "rows": len(raw.frame),
     }
-    return replace(parse_bars(raw, options), record=record)
+    tables = split_symbols(raw, options.symbol)
+    return [replace(parse_bars(table, options), record=record) for table in tables]
 
 
 def _read_rows(file: SourceFile, data: bytes, options: Options) -> RawTable:

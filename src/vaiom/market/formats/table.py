@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import polars as pl
 
@@ -32,7 +33,7 @@ def parse_bars(raw: RawTable, options: Options) -> FileBars:
     """
     file = raw.file
     roles = raw.roles
-    symbol, frame = _one_symbol(raw, options)
+    frame = raw.frame
     rows = frame[ROW]
     prices = prices_in(roles)
     is_ticks = prices != PRICE_COLUMNS
@@ -71,6 +72,7 @@ def parse_bars(raw: RawTable, options: Options) -> FileBars:
             stamps = usable["Datetime"]
             require_ordered(stamps, lambda row: file.at(place[row]), repeats=True, fix=SORT_FIX)
         usable = _minute_bars(usable)
+    symbol = raw.symbol or file.symbol
     return FileBars(file=file, symbol=symbol, bars=usable, changes=changes)
 
 
@@ -173,20 +175,26 @@ def _minute_bars(ticks: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _one_symbol(raw: RawTable, options: Options) -> tuple[str | None, pl.DataFrame]:
-    """The symbol by the path, a column or the file name, and its rows.
+def split_symbols(raw: RawTable, wanted: str | None) -> list[RawTable]:
+    """The table of each symbol of a table with a column of symbols, or of the one that is wanted.
 
-    Of a table with several symbols, the one that was asked for is taken; without one that is an
-    error.
+    Other tables stay as they are.
     """
     if "Symbol" not in raw.roles:
-        return raw.symbol or raw.file.symbol, raw.frame
+        return [raw]
     cells = raw.frame[raw.roles["Symbol"]].cast(pl.String)
+    if cells.null_count() and wanted is None:
+        row = raw.frame[ROW][int(cells.is_null().arg_max() or 0)]
+        fix = "name its asset, remove it, or pick one asset with --symbol"
+        raise raw.file.error("a row has no symbol", row=row, fix=fix)
     symbol_of = {cell: find_pair(cell) or cell for cell in cells.unique().drop_nulls().to_list()}
     symbols = sorted(set(symbol_of.values()))
-    if options.symbol is None and len(symbols) == 1 and not cells.null_count():
-        return symbols[0], raw.frame
-    wanted = [cell for cell, symbol in symbol_of.items() if options.symbol in (cell, symbol)]
-    if not wanted:
-        raise several_symbols(raw.file, symbols, options.symbol)
-    return options.symbol, raw.frame.filter(cells.is_in(wanted))
+    if wanted is not None:
+        symbols = [symbol for cell, symbol in symbol_of.items() if wanted in (cell, symbol)][:1]
+    if not symbols:
+        raise several_symbols(raw.file, sorted(set(symbol_of.values())), wanted)
+    named = cells.replace_strict(symbol_of, default=None, return_dtype=pl.String)
+    return [
+        replace(raw, symbol=wanted or symbol, frame=raw.frame.filter(named == symbol))
+        for symbol in symbols
+    ]
