@@ -241,3 +241,18 @@ def test_tails_and_knots_without_sense_are_refused() -> None:
     for knots in (KNOTS[None], KNOTS[::-1], np.append(KNOTS, math.inf), np.repeat(KNOTS, 2)):
         with pytest.raises(ValueError, match="knots"):
             replace(SHAPES["heavy below"], knots=knots)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_the_largest_numbers_are_as_good_as_infinite(shape: ReturnShape) -> None:
+    """Warnings are errors here."""
+    one = BucketDistribution(probs=PROBS[0], sigma=np.float64(1e-4), shape=shape)
+    for x in (1e303, 1e306, 1e308, 1.7e308):
+        assert one.prob_beyond(x) == pytest.approx(0, abs=1e-200)
+        assert (one.cdf(-x), one.cdf(x)) == (pytest.approx(0, abs=1e-200), 1.0)
+        assert one.pdf(x) == pytest.approx(0, abs=1e-200)
+    symmetric = ReturnShape(
+        knots=np.linspace(-1, 1, 14 * PIECES + 1), lower=Tail(scale=1, shape=0), upper=shape.lower
+    )
+    even = BucketDistribution(probs=np.full(16, 1 / 16), sigma=np.float64(1), shape=symmetric)
+    assert str(even.value_at_risk(0.5)) == "0.0"

@@ -260,6 +260,13 @@ def test_the_command_line_says_the_risk_of_positions(risk: Command, tmp_path: Pa
     assert "profit" not in err
 
 
+def test_no_loss_is_printed_without_a_sign(risk: Command, tmp_path: Path) -> None:
+    (tmp_path / "positions.csv").write_text("EURUSD,0\nXAUUSD,-1e-6\n")
+    code, out, err = risk()
+    assert code == 0
+    assert "-0.00" not in out + err
+
+
 def test_the_risk_after_a_given_return(risk: Command) -> None:
     _, out, _ = risk("--given", "XAUUSD=-0.02", "--json")
     profit = json.loads(out)["given"]["XAUUSD"]["profit"]

@@ -209,7 +209,7 @@ def risk(
         rows.append([symbol, *(position[part] for part in parts)])
     total = sum(portfolio.positions.values())
     rows.append(["all", total, result["value_at_risk"], result["expected_shortfall"]])
-    money = "{:,.2f}".format
+    money = "{:z,.2f}".format
     columns = [Column("position"), Column("amount", money), Column("VaR", money)]
     columns.append(Column("ES", money))
     notes = [

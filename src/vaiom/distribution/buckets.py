@@ -119,7 +119,7 @@ class BucketDistribution:
         """
         levels = _risk_levels(level, side)
         if side == "long":
-            return -self.quantile(1 - levels)
+            return 0.0 - self.quantile(1 - levels)  # no loss is 0, not -0
         return self.quantile(levels)
 
     def expected_shortfall(
@@ -235,7 +235,9 @@ class BucketDistribution:
             raise ConfigError(problem, expected=events, got=values.shape)
         axes = values.shape[len(events) :]
         rows = values.reshape(len(self._sigma), math.prod(axes))
-        return self._shaped(function(rows / self._sigma), axes)
+        with np.errstate(over="ignore"):  # beyond the largest number is as good as infinite
+            z = rows / self._sigma
+        return self._shaped(function(z), axes)
 
     def _shaped(self, values: Floats, axes: tuple[int, ...] = ()) -> Any:
         """Results (N, M) with the axes of events and arguments; a plain number without any."""

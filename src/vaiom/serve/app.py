@@ -19,10 +19,16 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from vaiom import __version__
-from vaiom.errors import DataError
 from vaiom.serve import schemas
 from vaiom.serve.middleware import LimitMiddleware
-from vaiom.serve.refusals import STATUSES, ErrorAnswer, RefusalError, error_response
+from vaiom.serve.refusals import (
+    STATUSES,
+    UNREADABLE,
+    UNUSABLE_VALUES,
+    ErrorAnswer,
+    RefusalError,
+    error_response,
+)
 from vaiom.serve.service import Service
 
 _KEYS = (401, 429)
@@ -43,6 +49,8 @@ ROUTES = (
     ("GET", "/readyz", "ready", "operation", (503,)),
     ("GET", "/metrics", "page", "operation", _KEYS),
 )
+_NO_BODY = ("missing", ("body",))
+"""Type and place of the error where a request has no body."""
 _PAGE_TYPES = {
     ".html": "text/html",
     ".css": "text/css",
@@ -120,20 +128,23 @@ async def _refuse_invalid(request: Request, error: RequestValidationError) -> Re
     """The response to a body, path or query that does not fit its schema."""
     first = error.errors()[0]
     if isinstance(first.get("input"), bytes):
-        refusal = DataError(
+        refusal = RefusalError(
+            UNREADABLE,
             "the body is not sent as JSON",
             expected="JSON, with the header Content-Type: application/json",
             got=request.headers.get("content-type", "no such header"),
         )
         return error_response(refusal)
-    unit = "character" if first["type"] == "json_invalid" else "row"
+    is_json = first["type"] != "json_invalid" and (first["type"], first["loc"]) != _NO_BODY
+    unit = "row" if is_json else "character"
     parts = [part if isinstance(part, str) else f"{unit} {part + 1}" for part in first["loc"]]
     problem = first["msg"]
     expected = None
     if first.get("ctx", {}).get("pattern") == schemas.STAMP:
         problem = "not a stamp of a bar"
         expected = "2026-01-01T00:00:00, on the model's clock, without a zone"
-    refusal = DataError(
+    refusal = RefusalError(
+        UNUSABLE_VALUES if is_json else UNREADABLE,
         problem,
         where=", ".join(parts),
         expected=expected,
@@ -146,7 +157,7 @@ async def _refuse_invalid(request: Request, error: RequestValidationError) -> Re
 async def _refuse_routing(request: Request, error: HTTPException) -> Response:
     """The response to an unknown path or method, or to a body that is no text."""
     problem = str(error.detail)
-    if error.status_code == 400:
+    if error.status_code == UNREADABLE:
         problem = "the body is no JSON in UTF-8; it must not be compressed"
     fix = "see the routes at /openapi.json"
     refusal = RefusalError(error.status_code, problem, where=request.url.path, fix=fix)

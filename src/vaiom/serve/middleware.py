@@ -134,7 +134,11 @@ class LimitMiddleware:
 
     def _require_own_host(self, scope: Scope) -> None:
         """Refuse foreign host names: a browser sends the host of its page (DNS rebinding)."""
-        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) > 1:
+            problem = "the request has more than one Host header"
+            raise RefusalError(400, problem, expected="one", got=", ".join(hosts))
+        host = hosts[0] if hosts else ""
         name, bracket, _ = host.lower().removeprefix("[").partition("]")
         name = name if bracket else name.partition(":")[0]
         if self.config.hosts is None or not host or name in self.hosts:

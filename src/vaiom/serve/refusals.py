@@ -22,6 +22,7 @@ STATUSES = {
     503: "Not ready, or too busy.",
 }
 """What each status of a refused request means, for the schema of the service."""
+UNREADABLE = 400
 UNUSABLE_VALUES = 422
 DISK_PAUSE_SECONDS = 10
 """When a client may ask again where the disk failed."""

@@ -111,7 +111,7 @@ export function positions(box, assets) {
 }
 
 export function risk(box, found, timeframe) {
-  const money = (value) => Math.round(value).toLocaleString("en").replace("-", "−");
+  const money = (value) => (Math.round(value) || 0).toLocaleString("en").replace("-", "−");
   const level = percent(found.level, 0), errors = found.standard_errors;
   const whole = (id, term, name) => figure(id, term, found[name], money(found[name]), `± ${money(1.96 * errors[name])}`);
   const rows = Object.entries(found.contributions).map(([symbol, each]) =>
