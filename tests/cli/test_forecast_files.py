@@ -128,6 +128,21 @@ def test_a_long_file_of_several_symbols_is_forecast(tmp_path: Path, vaiom: Vaiom
     assert [each["symbol"] for each in alone["forecasts"]] == ["EURUSD"]
 
 
+def test_several_bars_ahead_and_a_horizon_that_a_packaged_model_lacks(
+    tmp_path: Path, vaiom: Vaiom
+) -> None:
+    bars = write_minutes(tmp_path / "EURUSD.csv")
+    words = ("forecast", tmp_path / "EURUSD.csv", "--now", "2024-03-05T16:30", "--horizon")
+    (forecast,) = vaiom(*words, "4", "--json").json()["forecasts"]
+    expected = Forecaster.pretrained().predict(resample(bars, "1h"), "EURUSD", horizon=4)
+    assert forecast["horizon"] == 4
+    assert forecast["probs"] == pytest.approx(expected.probs.tolist(), abs=TOLERANCE)
+    assert "The next 4 bars" in vaiom(*words, "4").out
+    refused = vaiom(*words, "12")
+    require_refusal(refused, "1, 4, 8, 24 bars", "vaiom train")
+    assert "vaiom horizons" not in refused.err
+
+
 def test_stamps_with_an_offset_are_forecast_in_utc(tmp_path: Path, vaiom: Vaiom) -> None:
     bars = write_minutes(tmp_path / "EURUSD.csv")
     offset = pl.col("Datetime").dt.strftime("%Y-%m-%dT%H:%M:%S+02:00")

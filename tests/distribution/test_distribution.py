@@ -222,10 +222,27 @@ def test_the_picture_in_text_has_a_bar_per_bucket_to_scale() -> None:
     ]
     longer = str(dataclasses.replace(dist, horizon=4)).splitlines()[0]
     assert longer.startswith("EURUSD, 4 bars through 2025-03-03 11:00, from")
-    assert dist.summary()["chances"] == "▃▅▅▅▅▅▅▅█▅▅▅▅▅▅▂"
     assert (dist.summary()["zero"], dist.summary()["bar"]) == ("2.0%", "2025-03-03 11:00")
     told = dataclasses.replace(dist, stale=True, unknown_asset=True, missing_assets=("XAUUSD",))
-    assert [each.summary()["caution"] for each in (dist, told)] == ["", "stale unknown incomplete"]
+    assert [each.summary()["caution"] for each in (dist, told)] == [
+        "",
+        "stale, unknown, without others",
+    ]
+
+
+def test_chances_draw_the_density_whatever_the_width_of_the_buckets() -> None:
+    widths = np.diff(EDGES[1:-1])
+    middles = (EDGES[1:-2] + EDGES[2:-1]) / 2
+    hill = np.concatenate([[1e-5], widths * np.exp(-np.abs(middles)), [1e-5]])
+    drawn = distribution(hill, heavy=False).summary()["chances"]
+    heights = ["▁▂▃▄▅▆▇█".index(each) for each in drawn]
+    top = heights.index(7)
+    assert heights[: top + 1] == sorted(heights[: top + 1])
+    assert heights[top:] == sorted(heights[top:], reverse=True)
+    by_bucket = hill[1:-1]  # the masses themselves have two hills beside a narrow bucket
+    assert len(set(np.sign(np.diff(by_bucket)))) > 1
+    unfinished = dataclasses.replace(distribution(hill), notes=("unfinished: the bar of 10:00",))
+    assert unfinished.summary()["caution"] == "unfinished"
 
 
 def test_the_summary_gives_each_side_its_own_risks_in_basis_points() -> None:

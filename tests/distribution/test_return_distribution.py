@@ -187,6 +187,12 @@ def test_draws_are_quantiles_of_uniform_numbers() -> None:
     np.testing.assert_array_equal(dists.rvs((2, 3), seed=7), np.reshape(expected, (3, 2, 3)))
     np.testing.assert_array_equal(dists.rvs(np.int64(6), seed=7), expected)
     assert dists.rvs().shape == (3, 1)
+    np.testing.assert_array_equal(dists.rvs(6, random_state=7), expected)
+    generator = np.random.default_rng(7)
+    np.testing.assert_array_equal(dists.rvs(size=6, random_state=generator), expected)
+    assert (dists.rvs(6, random_state=generator) != expected).all()
+    with pytest.raises(ConfigError, match="two names"):
+        dists.rvs(6, seed=7, random_state=7)
 
 
 def test_where_no_return_can_lie_quantiles_end_at_the_mass_before() -> None:

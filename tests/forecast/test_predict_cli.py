@@ -40,7 +40,9 @@ def test_the_table_shows_bars_and_cautions(run, tiny: TinyRun, forecaster: Forec
         "predict", tiny.run, "--bars", tiny.bars / "EURUSD.parquet", "--now", "2026-01-01"
     )
     assert code == 0, err
-    [line] = [line for line in out.splitlines() if line.startswith("EURUSD")]
+    first, second = [line for line in out.splitlines() if line.startswith("EURUSD")]
+    line = first + second
+    assert all(len(each) <= 80 for each in out.splitlines())
     dist = forecaster.predict(read_bars(tiny.bars)["EURUSD"], "EURUSD")
     assert "█" in line
     assert "stale" in line
@@ -58,7 +60,7 @@ def test_other_assets_that_are_not_there_are_named(run, simulated_world: TinyRun
     alone = ("predict", simulated_world.run, "--bars", simulated_world.bars / "USDJPY.parquet")
     code, out, err = run(*alone)
     assert code == 0, err
-    assert "incomplete" in out
+    assert "without others" in out
     assert "of EURUSD, GBPJPY" in err
     _, out, _ = run(*alone, "--csv")
     assert next(csv.DictReader(io.StringIO(out)))["missing_assets"] == "EURUSD GBPJPY"

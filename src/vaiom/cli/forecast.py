@@ -18,8 +18,10 @@ from vaiom.files import atomic_file, write_bytes
 from vaiom.report.tables import Column, Table, bits, prose, text
 from vaiom.run import DEFAULT_MODEL, find_run, packaged_models
 
-NUM_TEXT_COLUMNS = 4
-"""The first columns of a summary are words and stamps, the others numbers."""
+WORDS = ("asset", "bar", "chances", "caution")
+"""Columns of a summary that are words and stamps; the others are numbers."""
+RISKS = ("VaR99 long", "ES99 long", "VaR99 short", "ES99 short", "caution")
+"""Columns of the second table, so that each fits a terminal of 80 characters."""
 
 Now = Annotated[
     datetime | None, date("Time to forecast at, on the clock of the bars; by default now, in UTC.")
@@ -43,6 +45,9 @@ def forecast(
         str, option("Name of a packaged model, run folder or model file.")
     ] = DEFAULT_MODEL,
     symbol: Symbol = None,
+    horizon: Annotated[
+        int, option("Bars that the return spans, one of the model's horizons.", min=1)
+    ] = 1,
     now: Now = None,
     plot: Plot = None,
     device: FewDevice = None,
@@ -75,9 +80,10 @@ def forecast(
                 f"{name}: unfinished: the last bar has prices until {unfinished_since} only"
             )
     named = describe_naming(entries)
+    found = forecaster.predict(frames, horizon=horizon, now=now)
     dists = [
         replace(dist, notes=(named[name], *dist.notes)) if name in named else dist
-        for name, dist in zip(frames, forecaster.predict(frames, now=now).values(), strict=True)
+        for name, dist in found.items()
     ]
     if plot:
         _draw(dists, plot)
@@ -248,18 +254,20 @@ def describe_forecasts(
     """
     from vaiom.distribution.returns import notes_of
 
-    rows = [dist.summary() for dist in dists]
-    columns = [
-        Column(name, text if place < NUM_TEXT_COLUMNS else str)
-        for place, name in enumerate(rows[0])
-    ]
+    summaries = [dist.summary() for dist in dists]
+
+    def table(caption: str, names: Sequence[str]) -> Table:
+        columns = [Column(name, text if name in WORDS else str) for name in names]
+        return Table(caption, columns, [[each[name] for name in names] for each in summaries])
+
     span = "bar" if dists[0].horizon == 1 else f"{dists[0].horizon} bars"
     caption = f"The next {span}, in basis points of log return, given that it is not zero"
-    table = Table(caption, columns, [list(row.values()) for row in rows])
+    first = [name for name in summaries[0] if name not in RISKS]
+    tables = [table(caption, first), table("Risk, in basis points", ["asset", *RISKS])]
     notes = [*notes, *notes_of(dists)]
     return Answer(
         json={"model": forecaster.describe(), "forecasts": [dist.to_dict() for dist in dists]},
-        shown=[table],
+        shown=tables,
         notes=["\n" + "\n".join(notes)] if notes else [],
     )
 

@@ -78,10 +78,22 @@ class BucketDistribution:
         tail = (1 - level) / 2
         return self.quantile(tail), self.quantile(1 - tail)
 
-    def rvs(self, size: int | tuple[int, ...] = 1, seed: int | None = None) -> Floats:
-        """Draw (..., *size) log returns, `size` from each distribution; none of them is zero."""
+    def rvs(
+        self,
+        size: int | tuple[int, ...] = 1,
+        seed: int | None = None,
+        *,
+        random_state: int | np.random.Generator | None = None,
+    ) -> Floats:
+        """Draw (..., *size) log returns, `size` from each distribution; none of them is zero.
+
+        `random_state` is SciPy's name of `seed`, and may be a generator that goes on.
+        """
+        if seed is not None and random_state is not None:
+            problem = "seed and random_state are two names of one thing"
+            raise ConfigError(problem, expected="one of them", got="both")
         shape = (size,) if isinstance(size, int | np.integer) else tuple(size)
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(seed if random_state is None else random_state)
         levels = rng.random((len(self._sigma), math.prod(shape)))
         return np.asarray(self._shaped(self._quantile(levels), shape))
 

@@ -28,28 +28,38 @@ _DRAWN_LEVELS = (0.002, 0.998)
 """Where the axis of a density begins and ends."""
 _DRAWN_PROFITS = (0.001, 0.999)
 _HEIGHTS = "▁▂▃▄▅▆▇█"
+_NUM_HEIGHTS_DRAWN = 12
+_HEIGHTS_DRAWN_BETWEEN = (0.01, 0.99)
 _BAR_WIDTH = 30
 _MINUTE = "%Y-%m-%d %H:%M"
 
 
 def summarise(dist: ReturnDistribution) -> dict[str, str]:
     """The main figures of a forecast by column name."""
-    eighths = len(_HEIGHTS) * dist.probs / dist.probs.max()
-    heights = np.minimum(eighths, len(_HEIGHTS) - 1).astype(int)
     summary = {
         "asset": dist.symbol,
         "bar": dist.target_time.strftime(_MINUTE),
-        "chances": "".join(_HEIGHTS[height] for height in heights),
-        "caution": " ".join(_cautions(dist)),
+        "chances": _draw_heights(dist),
         "up": f"{dist.prob_up:.1%}",
     }
     for level in _LEVELS:
         summary[f"{level:.0%}"] = _signed(dist.quantile(level))
+    summary["zero"] = f"{dist.prob_zero:.1%}"
+    summary["caution"] = ", ".join(_cautions(dist))
     for side in SIDES:
         summary[f"VaR99 {side}"] = _unsigned(dist.value_at_risk(0.99, side))
         summary[f"ES99 {side}"] = _unsigned(dist.expected_shortfall(0.99, side))
-    summary["zero"] = f"{dist.prob_zero:.1%}"
     return summary
+
+
+def _draw_heights(dist: ReturnDistribution) -> str:
+    """The density between two quantiles, in cells of equal width: buckets differ in theirs."""
+    first, last = dist.quantile(_HEIGHTS_DRAWN_BETWEEN)
+    ends = np.linspace(first, last, _NUM_HEIGHTS_DRAWN + 1)
+    masses = np.diff(dist.cdf(ends))
+    eighths = len(_HEIGHTS) * masses / masses.max()
+    heights = np.minimum(eighths, len(_HEIGHTS) - 1).astype(int)
+    return "".join(_HEIGHTS[height] for height in heights)
 
 
 def short_text(dist: ReturnDistribution) -> str:
@@ -128,7 +138,8 @@ def _cautions(dist: ReturnDistribution) -> list[str]:
     cautions = {
         "stale": dist.stale,
         "unknown": dist.unknown_asset,
-        "incomplete": bool(dist.missing_assets),
+        "without others": bool(dist.missing_assets),
+        "unfinished": any(note.startswith("unfinished") for note in dist.notes),
     }
     return [word for word, applies in cautions.items() if applies]
 

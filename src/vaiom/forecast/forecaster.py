@@ -93,6 +93,7 @@ class Forecaster:
         next_bar = fit_of_next_bar(card.tokenizer)
         longer = backend.horizons.fitted.fits if backend.horizons else ()
         self._targets = {target.bars: target for target in (next_bar, *longer)}
+        self._is_run = False  # whether heads for more horizons can be trained beside the model
 
     @classmethod
     def load(
@@ -106,10 +107,14 @@ class Forecaster:
         """
         file = find_model_file(path)
         backend, card = open_model(file, device, threads)
-        dependence = Run(file.parent).dependence
-        if file.name == BEST_NAME and dependence.is_file():
-            return cls(backend, card, Dependence.read(dependence, card.sha256))
-        return cls(backend, card)
+        run = Run(file.parent)
+        is_selected = file.name == BEST_NAME
+        dependence = None
+        if is_selected and run.dependence.is_file():
+            dependence = Dependence.read(run.dependence, card.sha256)
+        forecaster = cls(backend, card, dependence)
+        forecaster._is_run = is_selected and run.config.is_file()
+        return forecaster
 
     @classmethod
     def pretrained(
@@ -273,7 +278,7 @@ class Forecaster:
         refused.
         """
         if horizon not in self._targets:
-            raise unknown_horizon(horizon, list(self.horizons[1:]))
+            raise unknown_horizon(horizon, list(self.horizons[1:]), self._is_run)
         return self._targets[horizon]
 
     def symbol_of(self, name: str) -> str:

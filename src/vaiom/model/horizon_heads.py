@@ -95,14 +95,20 @@ class HorizonHeads:
         return write_tensors(path, FORMAT, FORMAT_VERSION, to_json(self.fitted), self.tensors)
 
 
-def unknown_horizon(bars: object, known: list[int]) -> ConfigError:
-    """The error of a number of bars for which the model has no head."""
+def unknown_horizon(bars: object, known: list[int], is_run: bool = True) -> ConfigError:
+    """The error of a number of bars for which the model has no head.
+
+    Heads can be added to a training run alone, not to a packaged model or an exported file.
+    """
     wanted = ",".join(map(str, [*known, bars]))
+    fix = f"vaiom horizons RUN --horizons {wanted}"
+    if not is_run:
+        fix = "take one of those; others can be added to a run of your own (`vaiom train`) alone"
     return ConfigError(
         "the model has no such horizon",
         expected=f"{', '.join(map(str, [1, *known]))} bars",
         got=bars,
-        fix=f"vaiom horizons RUN --horizons {wanted}",
+        fix=fix,
     )
 
 
