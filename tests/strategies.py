@@ -27,7 +27,7 @@ def frame_of(
             "High": high,
             "Low": low,
             "Close": close,
-            "Volume": np.ones(len(close)),
+            "Volume": 1.0 + np.arange(len(close)) % 2,
         },
         schema_overrides={"Datetime": pl.Datetime("us")},
         nan_to_null=True,

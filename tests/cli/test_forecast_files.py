@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 from command_line import Vaiom, require_refusal
 
+from strategies import random_bars
 from vaiom.corpus.build import CorpusConfig, corpus_in_memory
 from vaiom.corpus.splits import VALIDATION
 from vaiom.errors import ConfigError
@@ -171,6 +172,61 @@ def test_what_is_wrong_with_the_prices_is_one_line(tmp_path: Path, vaiom: Vaiom)
     (line,) = [note for note in notes if "quality" in note]
     assert "ohlc_sense" in line
     assert "rows reordered 1" in line
+
+
+def write_hours(file: Path, **columns: pl.Expr) -> pl.DataFrame:
+    """Sixty days of hours with ranges and volumes, changed by `columns`."""
+    volume = pl.Series(np.random.default_rng(5).lognormal(5, 1, 1440))
+    bars = random_bars(1440, seed=5).with_columns(Volume=volume).with_columns(**columns)
+    bars.write_csv(file)
+    return bars
+
+
+LACKS = {
+    "no ranges": {name: pl.col("Close") for name in ("Open", "High", "Low")},
+    "no volume": {"Volume": pl.lit(0.0)},
+}
+
+
+@pytest.mark.parametrize("kind", LACKS)
+def test_what_a_series_lacks_is_said_everywhere(kind: str, tmp_path: Path, vaiom: Vaiom) -> None:
+    file = tmp_path / "EURUSD.csv"
+    bars = write_hours(file, **LACKS[kind])
+    (forecast,) = vaiom("forecast", file, "--json").json()["forecasts"]
+    (note,) = [each for each in forecast["notes"] if each.startswith(kind)]
+    assert note in vaiom("forecast", file).err
+    forecaster = Forecaster.pretrained()
+    assert note in forecaster.predict(bars, "EURUSD").notes
+    assert note in forecaster.predict_all(bars[-300:], "EURUSD")[-1].notes
+    live = forecaster.online()
+    live.extend("EURUSD", bars[:-1])
+    dist = live.push("EURUSD", bars.row(-1, named=True))
+    assert dist
+    assert note in dist.notes
+    vaiom("data", "import", file, "--out", tmp_path / "bars")
+    findings = vaiom("data", "check", tmp_path / "bars", "--json").json()["findings"]
+    assert kind.replace(" ", "_") in [each["kind"] for each in findings]
+    others = LACKS.keys() - {kind}
+    assert not [each for each in forecast["notes"] if each.startswith(tuple(others))]
+
+
+def test_a_file_of_dates_and_closes_is_imported_and_forecast(tmp_path: Path, vaiom: Vaiom) -> None:
+    bars = random_bars(400, seed=5)
+    file = tmp_path / "EURUSD.csv"
+    bars.select(Date="Datetime", Last="Close").write_csv(file)
+    out = tmp_path / "bars"
+    ran = vaiom("data", "import", file, "--column", "Close=Last", "--out", out)
+    assert "filled from close" in ran.out
+    assert read_json(out / "manifest.json")["symbols"]["EURUSD"]["filled_from_close"] == 400
+    stored = read_bars(out)["EURUSD"]
+    for name in ("Open", "High", "Low", "Close"):
+        assert stored[name].equals(bars["Close"].alias(name))
+    bars.select(Date="Datetime", Close="Close").write_csv(file)
+    (forecast,) = vaiom("forecast", file, "--json").json()["forecasts"]
+    assert any(note.startswith("no ranges") for note in forecast["notes"])
+    frame = bars.select("Datetime", "Close")
+    dist = Forecaster.pretrained().predict(frame, "EURUSD")
+    assert dist.probs.tolist() == pytest.approx(forecast["probs"], abs=1e-6)
 
 
 def test_packaged_models_are_named_where_runs_are(tmp_path: Path, vaiom: Vaiom) -> None:

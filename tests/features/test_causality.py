@@ -80,6 +80,18 @@ def test_own_extra_fields_do_not_see_the_future(bars: pl.DataFrame, data: st.Dat
     require_past_kept(bars, data)
 
 
+@given(st.data())
+def test_fields_of_closes_alone_do_not_see_the_future(data: st.DataObject) -> None:
+    close = pl.col("Close")
+    bars = random_bars(150).with_columns(Open=close, High=close, Low=close)
+    cut = data.draw(st.integers(1, len(bars)))
+    for later in (bars, random_bars(150)):
+        changed = pl.concat([bars[:cut], later[cut:].with_columns(close * 1.5)])
+        after = all_fields(changed)
+        for name, values in all_fields(bars).items():
+            assert_array_equal(values[:cut], after[name][:cut], name)
+
+
 def asset(seed: int) -> pl.DataFrame:
     return random_bars(900 + 50 * seed, seed).with_columns(
         pl.col("High") * 1.001, pl.col("Low") * 0.999

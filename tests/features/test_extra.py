@@ -22,6 +22,7 @@ from reference import extra_fields as reference
 from strategies import random_bars
 from vaiom.features.asset_state import AssetState
 from vaiom.features.fields import EXTRA_LIMIT, OWN_FIELDS
+from vaiom.features.quantities import BarArrays
 from vaiom.features.rows import RowColumns, bars_of, rows_of
 from vaiom.market.folder import read_bars
 from vaiom.simulation.market import MarketConfig, simulate
@@ -57,6 +58,38 @@ def test_other_timeframes(step: timedelta) -> None:
 def test_simulated_bars() -> None:
     for asset in simulate(MarketConfig(bars=4000)).values():
         require_reference(asset.bars)
+
+
+CLOSES = {
+    "all prices the Close": [pl.col("Close").alias(name) for name in ("Open", "High", "Low")],
+    "no High and Low": [pl.lit(None, pl.Float64).alias(name) for name in ("High", "Low")],
+}
+
+
+@pytest.mark.parametrize("kind", CLOSES)
+def test_closes_alone_have_the_ranges_that_their_returns_let_expect(kind: str) -> None:
+    bars = random_bars(1500, step=HOUR)
+    closes = bars.with_columns(CLOSES[kind])
+    require_reference(closes)
+    # From bars with ranges to bars of closes alone and back: a row knows the bars so far alone.
+    require_reference(pl.concat([bars[:400], closes[400:]]))
+    require_reference(pl.concat([closes[:400], bars[400:]]))
+
+
+@pytest.mark.parametrize("kind", CLOSES)
+@settings(max_examples=10, deadline=None)
+@given(st.data())
+def test_closes_alone_in_pieces_give_the_same_bits(kind: str, data: st.DataObject) -> None:
+    bars = bars_of(random_bars(300).with_columns(CLOSES[kind]))
+    whole, _ = rows_of(bars, AssetState.empty(HOUR))
+    cut = data.draw(st.integers(15, 60))
+    head, state = rows_of(BarArrays._make(x[:cut] for x in bars), AssetState.empty(HOUR))
+    for name, values in head.items():
+        assert_array_equal(values, whole[name][:cut], name)
+    for row in range(cut, cut + 10):
+        one, state = rows_of(BarArrays._make(x[row] for x in bars), state)
+        for name, value in one.items():
+            assert_array_equal(value, whole[name][row], name)
 
 
 def test_real_bars(shared_data: Path) -> None:

@@ -49,6 +49,7 @@ def test_the_manifest_tells_where_bars_come_from(tmp_path: Path) -> None:
         "timeframe": "1min",
         "clock": {"shift": "0min", "utc": False},
         "flat_dropped": 0,
+        "filled_from_close": 0,
         "repairs": {
             "rows_reordered": 0,
             "repeated_stamps_dropped": 0,

@@ -58,6 +58,18 @@ def own_fields(bars: pd.DataFrame, step: pd.Timedelta) -> pd.DataFrame:
         "next_slot_vol": np.log(_root(coming_of["ret"] * ret120)) - log_sigma20,
         "next_slot_range": np.log(_root(coming_of["range"] * range120)) - log_sigma20,
     }
+    moves, ranges = ret.notna().cumsum(), variance.notna().cumsum()
+    closes_alone = (moves >= 20) & (ranges < 0.05 * moves)
+    ret_z = log_ret / sigma20.shift()
+    distance = ret_z.abs()
+    expected = distance + 2 / (distance + np.sqrt(distance**2 + 8 / math.pi))
+    for name, value in {
+        "range_z": expected,
+        "close_location": ret_z / expected,
+        "range_vol480": -fields["long_vol"],
+        "next_slot_range": fields["next_slot_vol"],
+    }.items():
+        fields[name] = fields[name].where(~closes_alone, value)
     return pd.DataFrame(fields).fillna(0.0).clip(-1000, 1000)
 
 

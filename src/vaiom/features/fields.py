@@ -15,7 +15,7 @@ import numpy as np
 
 from vaiom.features.asset_state import SHORT_SPAN
 from vaiom.features.calendar import MAX_YEARS_SINCE_2000, PERIODIC_FIELDS
-from vaiom.features.quantities import MAX_LOG_MOVE, BarQuantities
+from vaiom.features.quantities import MAX_LOG_MOVE, BarQuantities, expected_range_z
 from vaiom.features.recursions import SCALE_FLOOR, floored_root, where
 from vaiom.features.typing import Bools, Codes, Columns, Floats, Halves, Stamps
 
@@ -32,6 +32,8 @@ CLASSES = ("FX", "SPOT")
 """The paper's asset classes, ids by position; users may add their own."""
 EXTRA_LIMIT = 1000.0
 """Extra fields are clipped here: far beyond what a model reads, well inside float16."""
+HALF_ROUNDING = 1e-3
+"""More than the relative error of a number in float16."""
 BLOCK_ROWS = 1 << 15
 """Rows processed together: their columns fit a processor's cache."""
 
@@ -138,7 +140,7 @@ FIELDS = (
     ),
     _disc("mask_any", "1 where the row has any mask", 2),
     # Of the asset's own bars, not the paper'q.
-    _extra("range_z", "ln(High/Low) / sigma20_prev", lambda q: q.log_range / q.sigma20_prev),
+    _extra("range_z", "ln(High/Low) / sigma20_prev", lambda q: q.range_z),
     _extra(
         "close_location",
         "where in its range the bar closed: -1 at the Low, 1 at the High",
@@ -153,7 +155,7 @@ FIELDS = (
     _extra(
         "range_vol480",
         "ln of the range volatility over 480 bars, less ln sigma20",
-        lambda q: log_root(q.means["range480"]) - q.log_sigma20,
+        lambda q: log_root(q.long_range) - q.log_sigma20,
     ),
     _extra(
         "long_vol",
@@ -180,12 +182,12 @@ FIELDS = (
         "next_slot_vol",
         "ln of the volatility that past weeks predict for the coming slot, less ln sigma20; from "
         "returns",
-        lambda q: log_root(q.next_slot["ret"] * q.means["ret120"]) - q.log_sigma20,
+        lambda q: log_root(q.next_slot_ret) - q.log_sigma20,
     ),
     _extra(
         "next_slot_range",
         "the same from ranges",
-        lambda q: log_root(q.next_slot["range"] * q.means["range120"]) - q.log_sigma20,
+        lambda q: log_root(q.next_slot_range) - q.log_sigma20,
     ),
     # Of the same closed bar in the other assets.
     _extra(
@@ -278,6 +280,14 @@ def to_half(values: Floats) -> Halves:
     defined = np.where(np.isfinite(values), values, 0.0)
     not_low = np.maximum(defined, -EXTRA_LIMIT)
     return np.minimum(not_low, EXTRA_LIMIT).astype(np.float16)
+
+
+def lacks_range(columns: Columns) -> Bools:
+    """Rows whose stored range is zero, undefined, or what the return lets expect."""
+    range_z = columns["range_z"].astype(np.float64)
+    expected = expected_range_z(columns["ret_z"].astype(np.float64))
+    is_expected = abs(range_z - expected) <= HALF_ROUNDING * expected
+    return np.asarray((range_z == 0) | is_expected)
 
 
 def timestamps_of(columns: Columns) -> Stamps:

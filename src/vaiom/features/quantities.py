@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from vaiom.features.asset_state import LONG_SPAN, MEANS, SCALES, SLOT_QUANTITIES, AssetState
+from vaiom.features.asset_state import (
+    LONG_SPAN,
+    MEANS,
+    SCALES,
+    SHORT_SPAN,
+    SLOT_QUANTITIES,
+    AssetState,
+)
 from vaiom.features.recursions import (
     Ewma,
     Mean,
@@ -24,7 +31,7 @@ from vaiom.features.recursions import (
     running_mean,
     where,
 )
-from vaiom.features.typing import Floats, Ints
+from vaiom.features.typing import Bools, Floats, Ints
 
 MAX_LOG_MOVE = 1.0
 """Larger moves between two bars are bad data."""
@@ -34,6 +41,11 @@ slot for a year.
 """
 PARKINSON = 4 * math.log(2)
 """The squared log range of a driftless walk, in units of its variance (Parkinson, 1980)."""
+
+MIN_RANGE_SHARE = 0.05
+"""A series of closes alone: of its moving bars so far, a smaller share has a range."""
+MIN_MOVES_WITHOUT_RANGE = SHORT_SPAN
+"""Moving bars by which a series can be known as one of closes alone."""
 
 
 class BarArrays(NamedTuple):
@@ -133,7 +145,17 @@ class BarQuantities:
         for key, (name, span) in MEANS.items():
             means = running_mean(self._sources[name], span, state[key])
             self.means[key], self.means_prev[key], after[key] = means
+        self.has_ranges = self._find_ranges(ranges, state["range120"].num_values)
         return after
+
+    def _find_ranges(self, ranges: Floats, num_before: int) -> Bools:
+        """Whether the series has ranges, from the bars so far: False in one of closes alone."""
+        is_range = ranges == ranges
+        new_ranges = np.cumsum(is_range) if isinstance(is_range, np.ndarray) else is_range
+        num_ranges = num_before + new_ranges
+        num_moves = self.num_clean_prev + self.clean
+        is_new = num_moves < MIN_MOVES_WITHOUT_RANGE
+        return cast(Bools, is_new | (num_ranges >= MIN_RANGE_SHARE * num_moves))
 
     def _run_slots(self, state: Slots) -> Slots:
         """Run the means by slot of the week; return their state after the last bar."""
@@ -169,14 +191,39 @@ class BarQuantities:
         return where(holds_open & holds_close & is_believable, log_range, math.nan)
 
     @cached_property
+    def range_z(self) -> Floats:
+        """The log range over `sigma20_prev`; without ranges, what the return lets expect."""
+        ret_z = self.log_ret / self.sigma20_prev
+        return either(self.has_ranges, self.log_range / self.sigma20_prev, expected_range_z(ret_z))
+
+    @cached_property
     def close_location(self) -> Floats:
         """Position of the close in the bar's range, from -1 at the Low to 1 at the High; 0 if the
-        range is 0.
+        range is 0. Without ranges, what the return lets expect.
         """
         _, _, high, low, close, _ = self.bars
         twice_above_middle = 2 * close - high - low
         location = where(high > low, twice_above_middle / (high - low), 0.0)
-        return where(self.log_range == self.log_range, location, math.nan)
+        known = where(self.log_range == self.log_range, location, math.nan)
+        ret_z = self.log_ret / self.sigma20_prev
+        return either(self.has_ranges, known, ret_z / expected_range_z(ret_z))
+
+    @cached_property
+    def long_range(self) -> Floats:
+        """The mean range variance over 480 bars; without ranges, the long variance of returns."""
+        return either(self.has_ranges, self.means["range480"], self.means["ret2400"])
+
+    @cached_property
+    def next_slot_ret(self) -> Floats:
+        """The squared return that past weeks predict for the coming slot."""
+        predicted: Floats = self.next_slot["ret"] * self.means["ret120"]
+        return predicted
+
+    @cached_property
+    def next_slot_range(self) -> Floats:
+        """The range variance that they predict; without ranges, the squared return."""
+        predicted = self.next_slot["range"] * self.means["range120"]
+        return either(self.has_ranges, predicted, self.next_slot_ret)
 
     @cached_property
     def volume(self) -> Floats:
@@ -189,3 +236,22 @@ class BarQuantities:
     def activity(self) -> Floats:
         """The bar's volume divided by the mean volume of earlier bars."""
         return self.volume / self.means_prev["volume120"]
+
+
+def either(condition: Bools, values: Floats, others: Floats) -> Floats:
+    """`np.where` of two arrays, or of the scalars of one bar."""
+    if isinstance(condition, np.ndarray):
+        return cast(Floats, np.where(condition, values, others))
+    return values if condition else others
+
+
+def expected_range_z(ret_z: Floats) -> Floats:
+    """The mean range of a driftless walk of volatility 1 that ends at `ret_z`.
+
+    It is |z| + m(|z|) with the Mills ratio m of the normal distribution, here by its bound
+    2 / (z + sqrt(z^2 + 8 / pi)), exact at 0. On average the walk goes as far beyond one end as
+    beyond the other, so that it closes at z / range.
+    """
+    distance = abs(ret_z)
+    beyond_ends = 2 / (distance + np.sqrt(distance * distance + 8 / math.pi))
+    return distance + beyond_ends

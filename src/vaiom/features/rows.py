@@ -132,7 +132,9 @@ class BarFeatures:
         self.edges = edges
         self.extra_fields = tuple(name for name in EXTRA_FIELDS if name in input_fields)
         """The fields beyond the paper's that the model reads."""
-        self.needs_means = any(name in OWN_FIELDS for name in self.extra_fields)
+        self.own_fields = tuple(name for name in OWN_FIELDS if name in self.extra_fields)
+        """Those of them that read the asset's own bars."""
+        self.needs_means = bool(self.own_fields)
         """Whether a field needs recursions beyond the paper's."""
         self.reads_others = any(name in CROSS_FIELDS for name in self.extra_fields)
         """Whether a field reads other assets, which the caller adds."""

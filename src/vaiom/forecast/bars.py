@@ -126,9 +126,11 @@ def resample_if_finer(
 
 
 def parse_bar(bar: Mapping[str, Any], symbol: str) -> BarArrays:
-    """One bar as NumPy numbers. Names may have any case; High, Low and Volume may be missing."""
+    """One bar as NumPy numbers. Names may have any case; a Close alone stands for all prices."""
     where = f"a bar of {check_symbol(symbol)}"
     values = {str(name).lower(): value for name, value in bar.items()}
+    if {"close"} == {name.lower() for name in PRICE_COLUMNS} & {*values}:
+        values |= {name.lower(): values["close"] for name in PRICE_COLUMNS}
     stamp_names = [name for name in _STAMP_NAMES if name in values]
     missing = [name for name in PRICE_COLUMNS if name.lower() not in values]
     if not stamp_names or missing:

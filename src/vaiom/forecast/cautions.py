@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from vaiom.features.fields import MASK_BITS
+from vaiom.features.fields import (
+    ANY_MASK,
+    MASK_BITS,
+    MIN_CLEAN_RETURNS,
+    has_flag,
+    lacks_range,
+)
+from vaiom.features.typing import Columns
 from vaiom.forecast.bars import CLOCK_ALLOWANCE
 from vaiom.market.symbols import find_pair, usual_symbol
+
+CHECKED_ROWS = 240
+"""The newest rows by which it is told what a series lacks."""
+MIN_SHARE_WITHOUT = 0.95
+"""A series has no ranges, or no volume, if so many of its moving bars have none."""
 
 _MASK_WORDS = {
     "missing": "a price of the last bar is missing",
@@ -23,6 +35,28 @@ def mask_notes(flags: int) -> list[str]:
     return [
         f"masked: {words}" for name, words in _MASK_WORDS.items() if flags & int(MASK_BITS[name])
     ]
+
+
+def input_notes(columns: Columns, fields: Sequence[str]) -> list[str]:
+    """Notes on what the newest moving bars lack of that which a model with these fields reads."""
+    read = [name for name in ("range_z", "activity") if name in fields]
+    newest = {name: columns[name][-CHECKED_ROWS:] for name in ("flags", "ret_z", *read)}
+    moving = ~has_flag(newest["flags"], ANY_MASK)
+    num_moving = int(moving.sum())
+    if num_moving < MIN_CLEAN_RETURNS:
+        return []
+    lacks = {}
+    if "range_z" in read:
+        lacks["no ranges: they are estimated from returns in"] = lacks_range(newest)
+    if "activity" in read:
+        lacks["no volume: it is absent, zero or constant in"] = newest["activity"] == 0
+    notes = []
+    for words, is_without in lacks.items():
+        num_without = int((is_without & moving).sum())
+        if num_without >= MIN_SHARE_WITHOUT * num_moving:
+            note = f"{words} {num_without} of the last {num_moving} moving bars"
+            notes.append(f"{note}; the forecast is worse for it")
+    return notes
 
 
 def clock_notes(

@@ -28,7 +28,7 @@ from vaiom.features.inputs import inputs_of
 from vaiom.features.rows import BarFeatures, RowColumns, bars_of
 from vaiom.forecast.backend import BATCH, Backend, Events, Meta, Probabilities
 from vaiom.forecast.bars import MIN_BARS, moment_of, moment_or_now, prepare_bars
-from vaiom.forecast.cautions import clock_notes, mask_notes, unknown_asset_note
+from vaiom.forecast.cautions import clock_notes, input_notes, mask_notes, unknown_asset_note
 from vaiom.forecast.frames import frames_by_symbol, split_assets, table_like
 from vaiom.forecast.joint_forecast import dependence_after, fitted_dependence, join, score_last_rows
 from vaiom.forecast.opening import find_model_file, open_model
@@ -366,6 +366,7 @@ class Forecaster:
             notes += clock_notes(as_of, next_bar, self.timeframe, now)
         if asset == UNKNOWN_ASSET:
             notes.append(unknown_asset_note(window.symbol, self.symbols))
+        notes += input_notes(window.columns, self.rows.own_fields)
         if window.missing_assets:
             missing = ", ".join(window.missing_assets)
             notes.append(f"without other assets: no bar at {as_of} of {missing}")

@@ -28,6 +28,8 @@ SPIKE_SCALES = 15
 """A spike is so many local scales away from both neighbours."""
 SCALE_ROWS, MIN_SCALE_ROWS = 101, 20
 MIN_STALE_ROWS = 8
+MIN_SHARE_WITHOUT = 0.95
+"""A series has no ranges, or no volume, if so many of its rows have none."""
 MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 6, 60
 MIN_BLOCK_MOVES = 4
 BLOCK_BITS = 1.5
@@ -145,11 +147,37 @@ def check_values(bars: pl.DataFrame) -> list[Finding]:
 def check_prices(symbol: str, bars: pl.DataFrame) -> list[Finding]:
     """Rows that are unlikely beside others; stamps increase, and prices are above zero."""
     return [
+        *find_absences(bars),
         *find_scale(symbol, bars),
         *find_spikes(bars),
         *find_stale_runs(bars),
         *find_repeated_blocks(bars),
     ]
+
+
+def find_absences(bars: pl.DataFrame) -> list[Finding]:
+    """Closes alone, without ranges; volumes that are absent, zero or all the same."""
+    has_no_range = pl.col("High") == pl.col("Low")
+    volume = pl.col("Volume")
+    has_no_volume = ~(volume > 0).fill_null(False) | (volume == volume.shift())
+    absences = (
+        (
+            "no_ranges",
+            has_no_range,
+            "rows whose High is their Low: a model estimates ranges from returns, at a loss",
+        ),
+        (
+            "no_volume",
+            has_no_volume,
+            "rows whose volume is absent, zero or that of the row before: it says nothing",
+        ),
+    )
+    found = []
+    for kind, is_without, summary in absences:
+        num_rows = int(bars.select(is_without.sum()).item())
+        if num_rows >= MIN_SHARE_WITHOUT * len(bars):
+            found += finding(kind, Severity.WARNING, num_rows, summary)
+    return found
 
 
 def find_scale(symbol: str, bars: pl.DataFrame) -> list[Finding]:

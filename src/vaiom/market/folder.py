@@ -69,9 +69,11 @@ def check_symbol(symbol: str) -> str:
 def conform(frame: pl.DataFrame, where: Path) -> pl.DataFrame:
     """Check names and types and cast to `BAR_SCHEMA`; no value changes, but NaN becomes null.
 
-    A missing Volume becomes a column of nulls. Stamps must be naive, because they are consumed as
-    stored. The order of rows is not checked here.
+    A missing Volume becomes a column of nulls, and a Close alone stands for all prices. Stamps must
+    be naive, because they are consumed as stored. The order of rows is not checked here.
     """
+    if {"Close"} == {*PRICE_COLUMNS} & {*frame.columns}:
+        frame = frame.with_columns(pl.col("Close").alias(name) for name in PRICE_COLUMNS)
     missing = [name for name in BAR_COLUMNS[:-1] if name not in frame.columns]
     if missing:
         raise DataError(

@@ -248,6 +248,7 @@ def combine(
         "timeframe": format_span(timeframe) if timeframe else None,
         "clock": {"shift": shift, "utc": options.utc},
         "flat_dropped": changes["flat_dropped"],
+        "filled_from_close": changes["filled_from_close"],
         "repairs": {
             "rows_reordered": num_reordered,
             "repeated_stamps_dropped": len(together) - len(ordered),

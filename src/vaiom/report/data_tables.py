@@ -63,7 +63,8 @@ def bar_folder(manifest: Mapping[str, Any], folder: Path) -> list[Table]:
     changes = []
     for symbol, entry in manifest["symbols"].items():
         bars.append([symbol, entry["rows"], moment(entry["first"]), moment(entry["last"])])
-        repairs = {"flat_dropped": entry.get("flat_dropped"), **entry.get("repairs", {})}
+        by_import = {key: entry.get(key) for key in ("flat_dropped", "filled_from_close")}
+        repairs = {**by_import, **entry.get("repairs", {})}
         for name, number in repairs.items():
             if number:
                 changes.append([symbol, name.replace("_", " "), number])

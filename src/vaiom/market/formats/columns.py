@@ -43,7 +43,8 @@ ALIASES = {
 def guess_roles(names: Sequence[str], chosen: Roles | None = None) -> Roles:
     """Roles as chosen, and the others by the usual names.
 
-    A date and a time make the stamp, unless one column holds both.
+    A date and a time make the stamp, unless one column holds both. A Close alone stands for all
+    prices.
     """
     chosen = chosen or {}
     columns: dict[str, str] = {}
@@ -62,6 +63,8 @@ def guess_roles(names: Sequence[str], chosen: Roles | None = None) -> Roles:
         is_split = roles.get("Datetime") == roles.get("Time")
     for role in ("Datetime",) if is_split else ("Date", "Time"):
         roles.pop(role, None)
+    if "Bid" not in roles and {"Close"} == {*PRICE_COLUMNS} & {*roles}:
+        roles |= dict.fromkeys(PRICE_COLUMNS, roles["Close"])
     return roles
 
 

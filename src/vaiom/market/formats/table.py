@@ -62,6 +62,7 @@ def parse_bars(raw: RawTable, options: Options) -> FileBars:
         volumes_blanked=numbers["Volume"].null_count() - cells["Volume"].null_count(),
         flat_dropped=len(bars) - len(traded),
         unusable_rows_dropped=len(traded) - len(usable),
+        filled_from_close=0 if is_ticks or roles["High"] != roles["Close"] else len(usable),
     )
     if is_ticks:
         if options.repair:
