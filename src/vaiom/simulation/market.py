@@ -41,7 +41,8 @@ _METALS = (
     ("XPDSIM", 1_200.0, 10),
 )
 """Symbol, first price and ticks per unit."""
-_FX_SCALE, _METAL_SCALE = 0.0011, 0.0022
+_FX_SCALE = 0.0011
+_METAL_SCALE = 0.0022
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +102,8 @@ def simulate_assets(
     drawn = []
     for number in range(config.assets):
         rng = np.random.default_rng(seeds[number])
-        drawn.append((_draw_asset(number, rng), rng))
+        asset = _draw_asset(number, rng)
+        drawn.append((asset, rng))
     for asset, rng in counted(drawn, progress, lambda pair: pair[0].symbol):
         yield asset, simulate_parts(asset, config, rng, factor, part_rows)
 
@@ -115,10 +117,12 @@ def _draw_asset(number: int, rng: np.random.Generator) -> Asset:
     size = exp(0.15 * rng.uniform(-1, 1))
     if number % 3 == 2 and number // 3 < len(_METALS):
         symbol, start, ticks_per_unit = _METALS[number // 3]
-        return Asset(symbol, True, start, ticks_per_unit, _METAL_SCALE * size, METAL_SESSIONS)
-    start = 0.9 * exp(0.3 * level)
+        hourly_scale = _METAL_SCALE * size
+        return Asset(symbol, True, start, ticks_per_unit, hourly_scale, METAL_SESSIONS)
     symbol = f"SIM{number + 1:02}USD"
-    return Asset(symbol, False, start, 100_000, _FX_SCALE * size, FX_SESSIONS)
+    start = 0.9 * exp(0.3 * level)
+    hourly_scale = _FX_SCALE * size
+    return Asset(symbol, False, start, 100_000, hourly_scale, FX_SESSIONS)
 
 
 def write_market(

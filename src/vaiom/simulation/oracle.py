@@ -60,14 +60,16 @@ class Dynamics:
         if not len(self.drift) == len(self.transition) == num_states:
             raise ValueError("spread, drift and transition must have one entry per state")
         for row in self.transition:
-            if len(row) != num_states or min(row) < 0 or abs(sum(row) - 1) > 1e-12:
+            excess = abs(sum(row) - 1)
+            if len(row) != num_states or min(row) < 0 or excess > 1e-12:
                 raise ValueError(
                     "each row of transition must hold one probability per hidden state, summing to "
                     "one"
                 )
         if min(self.spread) <= 0:
             raise ValueError("spread must be positive")
-        if min(self.shock_weight, self.memory) < 0 or self.shock_weight + self.memory >= 1:
+        persistence = self.shock_weight + self.memory
+        if min(self.shock_weight, self.memory) < 0 or persistence >= 1:
             raise ValueError(
                 "shock_weight and memory must be non-negative and sum to less than one"
             )
@@ -83,7 +85,8 @@ class Dynamics:
         balance = np.array(self.transition).T - np.eye(num_states)
         equations = np.vstack([balance, np.ones(num_states)])
         total = np.append(np.zeros(num_states), 1.0)
-        return np.asarray(np.linalg.lstsq(equations, total, rcond=None)[0])
+        solution, *_ = np.linalg.lstsq(equations, total, rcond=None)
+        return np.asarray(solution)
 
     def next_variance(self, variance: float, shock: float) -> float:
         """The variance of the next bar, a GARCH(1, 1) of mean one within bounds.
@@ -107,9 +110,9 @@ def student_mass(lower: FloatArray, upper: FloatArray) -> FloatArray:
     """P(lower < e <= upper) of Student-t noise of unit variance, accurate in both tails."""
     # Mirroring upper-tail intervals avoids differences of numbers near one.
     is_upper = lower > 0
-    below_upper = _student_cdf(np.where(is_upper, -lower, upper))
-    below_lower = _student_cdf(np.where(is_upper, -upper, lower))
-    return below_upper - below_lower
+    end = np.where(is_upper, -lower, upper)
+    start = np.where(is_upper, -upper, lower)
+    return _student_cdf(end) - _student_cdf(start)
 
 
 def _student_cdf(x: FloatArray) -> FloatArray:
@@ -117,9 +120,11 @@ def _student_cdf(x: FloatArray) -> FloatArray:
 
     1 + s is rewritten where s is near -1.
     """
-    t = np.clip(x / UNIT_VARIANCE, -1e100, 1e100)
-    s = t / np.sqrt(4.0 + t * t)
-    near_minus_one = 4.0 / ((4.0 + t * t) * (1.0 - s))
+    t = x / UNIT_VARIANCE
+    t = np.clip(t, -1e100, 1e100)
+    square = 4.0 + t * t
+    s = t / np.sqrt(square)
+    near_minus_one = 4.0 / (square * (1.0 - s))
     one_plus_s = np.where(t < 0, near_minus_one, 1.0 + s)
     return one_plus_s * one_plus_s * (2.0 - s) / 4.0
 
@@ -146,35 +151,40 @@ class Truth:
     def mass(self, rows: IntArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
         """P(lower < next close <= upper), bounds in ticks (n, J), infinities allowed."""
         by_state = self.mass_by_state(rows, lower, upper)
-        return np.asarray(np.einsum("njk,nk->nj", by_state, self.weights[rows]))
+        weights = self.weights[rows]
+        return np.asarray(np.einsum("njk,nk->nj", by_state, weights))
 
     def mass_by_state(self, rows: IntArray, lower: FloatArray, upper: FloatArray) -> FloatArray:
         """As `mass`, given each hidden state at the next bar, shape (n, J, K)."""
         origin = self.ticks[rows, None].astype(np.float64)
         scale = self.scale[rows, None, None]
-        centre = self.pull[rows, None, None] + scale * self.drift
+        pull = self.pull[rows, None, None]
+        centre = pull + scale * self.drift
+        deviation = scale * self.spread
 
         def noise_at(bound: FloatArray) -> FloatArray:
             """The noise at which the rounded price moves to the next tick; the lowest is one."""
             ticks = np.floor(bound)
             edge = np.maximum(ticks, 1.0) + 0.5
-            move = np.log1p((edge - origin) / origin)
-            move = np.where(ticks < 1.0, -np.inf, move)
+            change = (edge - origin) / origin
+            move = np.where(ticks < 1.0, -np.inf, np.log1p(change))
             surprise = move[:, :, None] - centre
-            return np.asarray(surprise / (scale * self.spread))
+            return np.asarray(surprise / deviation)
 
         return student_mass(noise_at(lower), noise_at(upper))
 
     def rows(self, chosen: slice) -> Truth:
         """The truth of some of the rows, in their order."""
-        return replace(self, **{name: getattr(self, name)[chosen] for name in _ROW_ARRAYS})
+        arrays = {name: getattr(self, name)[chosen] for name in _ROW_ARRAYS}
+        return replace(self, **arrays)
 
     @classmethod
     def joined(cls, parts: Sequence[Truth]) -> Truth:
         """The rows of all parts of one asset, in the order of the parts."""
-        arrays = {
-            name: np.concatenate([getattr(part, name) for part in parts]) for name in _ROW_ARRAYS
-        }
+        arrays = {}
+        for name in _ROW_ARRAYS:
+            of_parts = [getattr(part, name) for part in parts]
+            arrays[name] = np.concatenate(of_parts)
         return replace(parts[0], **arrays)
 
     @classmethod
@@ -197,11 +207,13 @@ def save_truth(path: Path, parts: Iterable[Truth]) -> None:
         arrays: dict[str, NDArray[Any]] = {}
         for part in parts:
             num_rows += len(part.ticks)
-            for name in (field.name for field in fields(part)):
-                arrays[name] = np.ascontiguousarray(getattr(part, name))
+            for field in fields(part):
+                values = getattr(part, field.name)
+                arrays[field.name] = np.ascontiguousarray(values)
             arrays["timestamps"] = arrays["timestamps"].view(np.int64)
             for name, array in arrays.items():
-                with (staging / name).open("ab" if name in _ROW_ARRAYS else "wb") as stream:
+                mode = "ab" if name in _ROW_ARRAYS else "wb"
+                with (staging / name).open(mode) as stream:
                     stream.write(array.data)
         with zipfile.ZipFile(staged, "w") as archive:
             for name, array in arrays.items():
@@ -239,12 +251,14 @@ class Filter:
         ticks, is_good, deviation = self._read_closes(close, profile)
         dynamics = self.dynamics
         self._first = self._first or int(ticks[0])
+        way_back = np.log(self._first / ticks)
+        shape = (len(close), len(dynamics.spread))
         part = Truth(
             timestamps=timestamps,
             ticks=ticks,
-            pull=dynamics.pull * np.log(self._first / ticks),
+            pull=dynamics.pull * way_back,
             scale=profile[1:] * deviation,
-            weights=np.empty((len(close), len(dynamics.spread))),
+            weights=np.empty(shape),
             spread=np.array(dynamics.spread),
             drift=np.array(dynamics.drift),
         )
@@ -282,7 +296,8 @@ class Filter:
                 price = printed
                 now = round(price * self.ticks_per_unit)
                 if before:
-                    shock = log(now / before) / calendar[row]
+                    log_ret = log(now / before)
+                    shock = log_ret / calendar[row]
                     variance = self.dynamics.next_variance(variance, shock)
                 before = now
             ticks.append(before)
@@ -297,7 +312,8 @@ class Filter:
         transition = np.array(self.dynamics.transition)
         reached = truth.ticks[1:, None].astype(np.float64)
         rows = np.arange(len(reached))
-        likelihood = truth.mass_by_state(rows, reached - 1.0, reached)[:, 0]
+        mass = truth.mass_by_state(rows, reached - 1.0, reached)
+        likelihood = mass[:, 0]
         ones = np.ones(len(transition))
         predicted = truth.weights[0]
         # Dot products of short vectors are faster than sums.
@@ -319,7 +335,8 @@ class Oracle:
     @classmethod
     def load(cls, bars_folder: Path) -> Self:
         """Load the oracle of a folder written by `vaiom data simulate`."""
-        files = sorted((bars_folder / TRUTH_FOLDER).glob("*.npz"))
+        folder = bars_folder / TRUTH_FOLDER
+        files = sorted(folder.glob("*.npz"))
         if not files:
             raise DataError(
                 "these bars have no known distribution",
@@ -340,7 +357,8 @@ class Oracle:
             truth = self._truth_of(symbol, corpus.timestamps[inside])
             own = rows[is_own].astype(np.int64)
             sigma = corpus.sigma20[own]
-            probs[is_own] = bucket_probabilities(truth, own - inside.start, edges, sigma)
+            places = own - inside.start
+            probs[is_own] = bucket_probabilities(truth, places, edges, sigma)
         return probs
 
     def _truth_of(self, symbol: str, timestamps: NDArray[np.datetime64]) -> Truth:
@@ -369,15 +387,18 @@ def bucket_probabilities(
     """
     origin = truth.ticks[rows, None].astype(np.float64)
     returns = np.clip(edges * sigma[:, None], -FAULT_LIMIT, FAULT_LIMIT)
-    bounds = np.floor(origin * np.exp(returns))
+    prices = origin * np.exp(returns)
+    bounds = np.floor(prices)
     lower_bounds = bounds[:, :-1]
     upper_bounds = bounds[:, 1:]
     mass = truth.mass(rows, lower_bounds, upper_bounds)
     # An unchanged price is no target: its bucket keeps the mass below and above it.
-    zero = int(np.searchsorted(edges, 0.0, side="left")) - 1
-    lower = bounds[:, [zero]]
-    upper = bounds[:, [zero + 1]]
-    below = truth.mass(rows, lower, np.maximum(origin - 1.0, lower))
+    zero = int(np.searchsorted(edges, 0.0)) - 1
+    lower = lower_bounds[:, [zero]]
+    upper = upper_bounds[:, [zero]]
+    one_tick_down = np.maximum(origin - 1.0, lower)
+    below = truth.mass(rows, lower, one_tick_down)
     above = truth.mass(rows, origin, np.maximum(upper, origin))
     mass[:, [zero]] = below + above
-    return np.asarray(mass / mass.sum(axis=1, keepdims=True))
+    total = mass.sum(axis=1, keepdims=True)
+    return np.asarray(mass / total)

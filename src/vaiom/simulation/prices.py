@@ -40,8 +40,10 @@ if TYPE_CHECKING:
 Draw = Callable[[int], NDArray[Any]]
 """The next random numbers of a sequence, this many."""
 
-GAP_OF_MOVE, GAP_OF_SCALE = 0.6, 0.5
-"""After a closure a bar opens with part of its move, and noise of part of its scale."""
+GAP_OF_MOVE = 0.6
+"""After a closure a bar opens with this part of its move."""
+GAP_OF_SCALE = 0.5
+"""And with noise of this part of its scale."""
 QUIET_GAP = 0.025
 MAX_GAP = 0.5
 WANDER = 0.8
@@ -93,37 +95,42 @@ def simulate_parts(
     slips = draw("integers", 0, len(FAULT_ERRORS))
     walk = _Walk(asset, config.dynamics)
     state_filter = Filter(asset.ticks_per_unit, config.dynamics)
+    last_hour = np.datetime64(config.end, "h")
+    step = np.timedelta64(config.step, "s")
     was_faulty = True
     last: Truth | None = None
     for start in range(0, config.bars, part_rows):
         count = min(part_rows, config.bars - start)
         lead = min(start, 1)  # one row before tells whether the first follows a closure
-        stamps = trading_stamps(
-            asset, config.bars, config.step, config.end, start - lead, start + count + 1
-        )
+        first = start - lead
+        stop = start + count + 1
+        stamps = trading_stamps(asset, config.bars, config.step, config.end, first, stop)
         hourly = calendar_profile(asset, stamps)[lead:]
         profile = hourly * sqrt(config.step / HOUR)
         is_opening = follows_closure(stamps)[lead:-1]
         stamps = stamps[lead:-1]
-        is_faulty = _alone(faults(count) < config.faults_per_bar, was_faulty)
+        has_fault = faults(count) < config.faults_per_bar
+        is_faulty = _alone(has_fault, was_faulty)
         was_faulty = bool(is_faulty[-1])
         shocks = noise(count)
         if config.correlation:
-            last_hour = np.datetime64(config.end, "h")
-            bars_ago = (last_hour - stamps) // np.timedelta64(config.step, "s")
+            bars_ago = (last_hour - stamps) // step
             shocks = _mixed(shocks, factor[bars_ago], config.correlation)
-        ticks = walk.advance(profile, is_faulty, chances(count), UNIT_VARIANCE * shocks)
+        shocks *= UNIT_VARIANCE
+        ticks = walk.advance(profile, is_faulty, chances(count), shocks)
         close = ticks / asset.ticks_per_unit
         close[is_faulty] = np.nan
-        truth = state_filter.observe(stamps.astype("datetime64[us]"), close, profile)
+        timestamps = stamps.astype("datetime64[us]")
+        truth = state_filter.observe(timestamps, close, profile)
         before = last or truth.rows(slice(1))
         drawn = [draw_part(count) for draw_part in around_close]
         bars = _bars_around(truth, before, asset, is_opening, drawn)
         fault = np.array(FAULT_ERRORS)[slips(count)]
         error = pl.Series(np.where(is_faulty, fault, 1.0))
-        printed = pl.col(PRICE_COLUMNS) * pl.lit(error)
+        misprinted = pl.col(PRICE_COLUMNS) * error
+        printed = bars.with_columns(misprinted.fill_nan(None))
         last = truth.rows(slice(-1, None))
-        yield SimulatedAsset(asset, bars.with_columns(printed.fill_nan(None)), truth)
+        yield SimulatedAsset(asset, printed, truth)
 
 
 def _draw_in_parts(
@@ -134,10 +141,12 @@ def _draw_in_parts(
     `rng` advances as if they had been drawn at once, so that what is drawn after them does not
     depend on the size of parts.
     """
-    own = deepcopy(rng)
+    draw = getattr(deepcopy(rng), kind)
+    skip = getattr(rng, kind)
     for start in range(0, bars, part_rows):
-        getattr(rng, kind)(*values, size=min(part_rows, bars - start))
-    return lambda size: getattr(own, kind)(*values, size=size)
+        size = min(part_rows, bars - start)
+        skip(*values, size=size)
+    return lambda size: draw(*values, size=size)
 
 
 def _alone(is_faulty: BoolArray, was_faulty: bool) -> BoolArray:
@@ -157,8 +166,9 @@ def _mixed(scores: FloatArray, factor: FloatArray, correlation: float) -> FloatA
     from scipy.special import ndtr, stdtrit  # type: ignore[import-untyped]
 
     shared = sqrt(correlation) * factor
-    mixed = shared + sqrt(1 - correlation) * scores
-    return np.asarray(stdtrit(4, ndtr(mixed)))
+    own = sqrt(1 - correlation) * scores
+    rank = ndtr(shared + own)
+    return np.asarray(stdtrit(4, rank))
 
 
 class _Walk:
@@ -183,9 +193,9 @@ class _Walk:
         is_still = is_faulty.copy()
         is_still[0] |= self.state < 0
         states = self._draw_states(chances)
-        drift = np.array(dynamics.drift)[states]
-        spread = np.array(dynamics.spread)[states]
-        moves = drift + spread * noise
+        drift = np.array(dynamics.drift)
+        spread = np.array(dynamics.spread)
+        moves = drift[states] + spread[states] * noise
         last = self.ticks
         variance = self.variance
         ticks = []
@@ -194,8 +204,10 @@ class _Walk:
             if not stays:
                 pull = dynamics.pull * log(self.start / last)
                 scale = calendar * sqrt(variance)
-                now = max(1, round(last * exp(pull + scale * move)))
-                variance = dynamics.next_variance(variance, log(now / last) / calendar)
+                price = last * exp(pull + scale * move)
+                now = max(1, round(price))
+                shock = log(now / last) / calendar
+                variance = dynamics.next_variance(variance, shock)
                 last = now
             ticks.append(last)
         self.ticks = last
@@ -204,20 +216,22 @@ class _Walk:
 
     def _draw_states(self, chances: FloatArray) -> IntArray:
         """A path of the hidden Markov chain; the first state is drawn from the stationary one."""
-        reach = np.cumsum(self.dynamics.transition, axis=1)[:, :-1]
-        onward = (chances[:, None, None] >= reach).sum(axis=2)  # (N, K) from each state
+        cumulative = np.cumsum(self.dynamics.transition, axis=1)
+        is_passed = chances[:, None, None] >= cumulative[:, :-1]
+        onward = is_passed.sum(axis=2)  # (N, K) from each state
         if self.state < 0:
-            stationary = np.cumsum(self.dynamics.stationary())[:-1]
-            onward[0] = np.searchsorted(stationary, chances[0], side="right")
+            stationary = np.cumsum(self.dynamics.stationary())
+            onward[0] = np.searchsorted(stationary[:-1], chances[0], side="right")
             self.state = 0
         # Most draws change no state.
-        has_change = (onward != np.arange(len(reach))).any(axis=1)
-        changes = np.flatnonzero(has_change)
+        is_change = onward != np.arange(len(cumulative))
+        changes = np.flatnonzero(is_change.any(axis=1))
         path = [self.state]
         for following in onward[changes].tolist():
             path.append(following[path[-1]])
         self.state = path[-1]
-        return np.repeat(path, np.diff(changes, prepend=0, append=len(chances)))
+        durations = np.diff(changes, prepend=0, append=len(chances))
+        return np.repeat(path, durations)
 
 
 def _bars_around(
@@ -234,7 +248,8 @@ def _bars_around(
     move = np.log(close / close_prev)
     scale = np.append(before.scale, truth.scale[:-1])
     reopening = GAP_OF_MOVE * move + GAP_OF_SCALE * scale * normal
-    gap = np.where(is_opening, reopening, QUIET_GAP * scale * student)
+    quiet = QUIET_GAP * scale * student
+    gap = np.where(is_opening, reopening, quiet)
     gap = np.clip(gap, -MAX_GAP, MAX_GAP)
     start = np.rint(close_prev * np.exp(gap))
     start = np.maximum(start, 1.0)
@@ -243,12 +258,14 @@ def _bars_around(
     wander = -2.0 * (WANDER * scale) ** 2
     reach_above = np.sqrt(path**2 + wander * np.log(above))
     reach_below = np.sqrt(path**2 + wander * np.log(below))
-    high = np.rint(start * np.exp((path + reach_above) / 2))
-    low = np.rint(start * np.exp((path - reach_below) / 2))
+    upward = (path + reach_above) / 2
+    downward = (path - reach_below) / 2
+    high = np.rint(start * np.exp(upward))
+    low = np.rint(start * np.exp(downward))
+    low = np.maximum(low, 1.0)
     activity = 0.5 * (scale + np.abs(move)) / asset.hourly_scale
     busyness = np.exp(0.3 * busy)
     volume = np.rint(1 + 3_000 * activity * busyness)
-    low = np.maximum(low, 1.0)
     prices = np.array([start, high, low, close]) / asset.ticks_per_unit
     columns = zip(BAR_SCHEMA, (truth.timestamps, *prices, volume), strict=True)
     return pl.DataFrame(dict(columns)).cast(BAR_SCHEMA)  # type: ignore[arg-type]
