@@ -32,11 +32,12 @@ def cross_columns(
 ) -> dict[str, CrossColumns]:
     """The stored cross fields per symbol, read from the other `known` assets at each stamp."""
     own_stamps = {symbol: columns["timestamp"] for symbol, columns in assets.items()}
-    out = {
-        symbol: np.empty((len(CROSS_FIELDS), len(stamps)), np.float16)
-        for symbol, stamps in own_stamps.items()
-    }
-    every_stamp = np.unique(np.concatenate([*own_stamps.values()]))
+    fields_of = {}
+    for symbol, stamps in own_stamps.items():
+        shape = (len(CROSS_FIELDS), len(stamps))
+        fields_of[symbol] = np.empty(shape, np.float16)
+    all_stamps = np.concatenate([*own_stamps.values()])
+    every_stamp = np.unique(all_stamps)
     for start in range(0, len(every_stamp), block_stamps):
         block = every_stamp[start : start + block_stamps]
         for symbol, means in read_others(assets, known, block).items():
@@ -44,8 +45,11 @@ def cross_columns(
             first = stamps.searchsorted(block[0])
             stop = stamps.searchsorted(block[-1], "right")
             place = block.searchsorted(stamps[first:stop])
-            out[symbol][:, first:stop] = means.take(place, axis=1, mode="clip")
-    return {symbol: dict(zip(CROSS_FIELDS, rows, strict=True)) for symbol, rows in out.items()}
+            fields_of[symbol][:, first:stop] = means.take(place, axis=1, mode="clip")
+    out = {}
+    for symbol, rows in fields_of.items():
+        out[symbol] = dict(zip(CROSS_FIELDS, rows, strict=True))
+    return out
 
 
 def read_others(
@@ -60,13 +64,16 @@ def read_others(
     symbols = [symbol for symbol in sorted(assets) if _reaches(assets[symbol], stamps[0])]
     at_stamps = _rows_at([assets[symbol] for symbol in symbols], stamps)
     # Masked, absent and unknown assets add nothing.
-    is_readable_there = is_readable(at_stamps["flags"]) & (at_stamps["timestamp"] == stamps)
-    counts = is_readable_there.astype(np.float64)
+    is_present = at_stamps["timestamp"] == stamps
+    is_counted = is_present & is_readable(at_stamps["flags"])
+    counts = is_counted.astype(np.float64)
     if known is not None:
-        counts[[symbol not in known for symbol in symbols]] = 0
+        is_unknown = [symbol not in known for symbol in symbols]
+        counts[is_unknown] = 0
     ret_z = np.maximum(at_stamps["ret_z"], -OTHERS_LIMIT)
     ret_z = np.minimum(ret_z, OTHERS_LIMIT)
-    dollar = np.array([dollar_sign(symbol) for symbol in symbols])[:, None]
+    signs = [[dollar_sign(symbol)] for symbol in symbols]
+    dollar = np.array(signs)
     shape = (len(symbols), len(CROSS), len(stamps))
     sums = np.empty(shape)
     weights = np.empty(shape)
@@ -74,10 +81,11 @@ def read_others(
         values, weight = formula(ret_z, at_stamps["relative_log_vol"], dollar)
         sums[:, index] = counts * values
         weights[:, index] = counts * weight
+    sum_of_others = sum(sums) - sums
     weight_of_others = sum(weights) - weights
-    means = (sum(sums) - sums) / np.maximum(weight_of_others, 1)
-    halves = to_half(np.where(weight_of_others > 0, means, 0.0))
-    return dict(zip(symbols, halves, strict=True))
+    means = sum_of_others / np.maximum(weight_of_others, 1)
+    means = np.where(weight_of_others > 0, means, 0.0)
+    return dict(zip(symbols, to_half(means), strict=True))
 
 
 def _rows_at(assets: Sequence[Columns], stamps: npt.NDArray[np.uint32]) -> dict[str, AnyArray]:
@@ -85,10 +93,9 @@ def _rows_at(assets: Sequence[Columns], stamps: npt.NDArray[np.uint32]) -> dict[
     places = [columns["timestamp"].searchsorted(stamps) for columns in assets]
     out = {}
     for name in ("timestamp", *CROSS_SOURCES):
-        taken = [
-            columns[name].take(place, mode="clip")
-            for columns, place in zip(assets, places, strict=True)
-        ]
+        taken = []
+        for columns, place in zip(assets, places, strict=True):
+            taken.append(columns[name].take(place, mode="clip"))
         rows = np.array(taken)
         is_float = rows.dtype.kind == "f"
         out[name] = rows.astype(np.float64) if is_float else rows

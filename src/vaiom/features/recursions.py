@@ -163,7 +163,8 @@ def _average_by_polars(values: Floats, span: int, state: Ewma) -> tuple[Floats, 
     import polars as pl
 
     replay = [state.mean, *[math.nan] * state.num_missing]
-    series = pl.Series(np.concatenate([replay, values]), nan_to_null=True)
+    replayed = np.concatenate([replay, values])
+    series = pl.Series(replayed, nan_to_null=True)
     means = series.ewm_mean(span=span, adjust=False, ignore_nulls=False).to_numpy()
     num_missing = 0
     if series.null_count():
@@ -192,13 +193,14 @@ def running_mean(values: Floats, span: int, state: Mean) -> tuple[Floats, Floats
     it unchanged.
     """
     is_value: Bools = values == values
+    start = Ewma(state.level)
     if not _is_array(values):
-        (before, level), _ = average(values, span, Ewma(state.level))
+        (before, level), _ = average(values, span, start)
         count = state.num_values + int(is_value)
         mean = level / _known_weight(count, span)
         mean_prev = before / _known_weight(state.num_values, span)
         return mean, mean_prev, Mean(level, count)
-    levels, _ = average(values[is_value], span, Ewma(state.level))
+    levels, _ = average(values[is_value], span, start)
     counts = state.num_values + np.arange(len(levels))
     means = levels / _total_weight(counts, span)
     place = np.cumsum(is_value)
@@ -231,10 +233,11 @@ def run_slots(seconds: Ints, values: Floats, state: Slots) -> tuple[Floats, Floa
     own_prev = np.empty_like(values)
     # A sweep is a run of rows through increasing slots of one week, so that each slot is updated at
     # most once.
-    new_week = np.diff(week, prepend=-1) != 0
-    earlier_slot = np.diff(slot, prepend=-1) <= 0
-    starts = np.flatnonzero(new_week | earlier_slot).tolist()
-    for start, stop in pairwise([*starts, len(seconds)]):
+    is_new_week = np.diff(week, prepend=-1) != 0
+    is_earlier_slot = np.diff(slot, prepend=-1) <= 0
+    starts = np.flatnonzero(is_new_week | is_earlier_slot)
+    ends = np.append(starts, len(seconds))
+    for start, stop in pairwise(ends.tolist()):
         rows = slice(start, stop)
         own_week = int(week[start])
         following, before, state = _run_sweep(own_week, slot[rows], values[:, rows], state)
@@ -245,28 +248,32 @@ def run_slots(seconds: Ints, values: Floats, state: Slots) -> tuple[Floats, Floa
 
 def _run_sweep(week: int, slot: Ints, values: Floats, state: Slots) -> tuple[Floats, Floats, Slots]:
     level = state.level[:, slot]
-    own_prev = level / _total_weight(state.count[:, slot], SLOT_WEEKS)
+    count = state.count[:, slot]
+    own_prev = level / _total_weight(count, SLOT_WEEKS)
     is_value = values == values
     quantity, row = np.nonzero(is_value)
-    fed = quantity, slot[row]
+    fed = (quantity, slot[row])
     after = state.copy()
     updated = level + _SLOT_ALPHA * (values - level)
     after.level[fed] = updated[is_value]
     after.count[fed] += 1
-    after.last_week[fed] = np.maximum(after.last_week[fed], week)
+    fed_before = after.last_week[fed]
+    after.last_week[fed] = np.maximum(fed_before, week)
     # The next slot is searched in this week, with the table before the sweep, then in the next week
     # up to the row's own slot, with the table after it.
     levels = np.concatenate([state.level, after.level], axis=1)
     counts = np.concatenate([state.count, after.count], axis=1)
     last_weeks = np.concatenate([state.last_week, after.last_week], axis=1)
+    is_open = open_slots(last_weeks, week)
+    following = next_open(is_open, slot)
     num_slots = state.level.shape[1]
-    following = next_open(open_slots(last_weeks, week), slot)
     place = np.minimum(following, 2 * num_slots - 1)
     level_next = np.take_along_axis(levels, place, axis=1)
     count_next = np.take_along_axis(counts, place, axis=1)
     mean_next = level_next / _total_weight(count_next, SLOT_WEEKS)
     is_within_a_week = following <= slot + num_slots
-    return np.where(is_within_a_week, mean_next, math.nan), own_prev, after
+    mean_next = np.where(is_within_a_week, mean_next, math.nan)
+    return mean_next, own_prev, after
 
 
 def _run_bar(week: int, slot: int, values: Floats, state: Slots) -> tuple[Any, Any, Slots]:
@@ -282,7 +289,8 @@ def _run_bar(week: int, slot: int, values: Floats, state: Slots) -> tuple[Any, A
             level[slot] += _SLOT_ALPHA * (value - level[slot])
             count[slot] += 1
             last_week[slot] = max(last_week[slot], week)
-        following = next_open_around(open_slots(last_week, week), slot)
+        is_open = open_slots(last_week, week)
+        following = next_open_around(is_open, slot)
         if following is None:
             means.append(math.nan)
         else:

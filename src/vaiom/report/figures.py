@@ -69,9 +69,12 @@ def forest(splits: Sequence[Split]) -> Drawing:
     for axis, split in zip(axes[0], splits, strict=True):
         axis.axvline(0, color=MUTED, linewidth=0.8)
         for each in split.evaluation.against:
-            _draw_gain(axis, each.gain, names.index(each.baseline))
-            shown = f"{signed(each.gain.gain_bits)} {interval(each.gain.asset_months.interval)}"
-            described.append(f"{split.period}, {each.baseline}: {shown}")
+            gain = each.gain
+            row = names.index(each.baseline)
+            _draw_gain(axis, gain, row)
+            mean = signed(gain.gain_bits)
+            ends = interval(gain.asset_months.interval)
+            described.append(f"{split.period}, {each.baseline}: {mean} {ends}")
         axis.set_title(split.title)
         label_rows(axis, names)
         axis.tick_params(axis="y", length=0)
@@ -80,13 +83,15 @@ def forest(splits: Sequence[Split]) -> Drawing:
         axis.locator_params(axis="x", nbins=4)
     what = "gain in bits per event: right of zero favours the model"
     figure.supxlabel(what, fontsize=9, color=INK)
-    alt = "Mean gain of the model over each baseline with 95% intervals."
-    return Drawing("gains-figure", f"{alt} {'; '.join(described)}.", figure)
+    details = "; ".join(described)
+    alt = f"Mean gain of the model over each baseline with 95% intervals. {details}."
+    return Drawing("gains-figure", alt, figure)
 
 
 def _draw_gain(axis: Axes, gain: PairedGain, height: float) -> None:
     """A gain as a dot on its two intervals, in the colour of the side of the narrower one."""
-    colour = COLOUR_OF_SIDE[side_of_zero(gain.asset_months.interval)]
+    side = side_of_zero(gain.asset_months.interval)
+    colour = COLOUR_OF_SIDE[side]
     for blocks, width, alpha in ((gain.months, 1.1, 1.0), (gain.asset_months, 6.0, 0.35)):
         if blocks.interval is not None:
             ends = (height, height)
@@ -107,35 +112,42 @@ def heat_maps(split: Split) -> Drawing:
     symbols = np.unique(events.symbols).tolist()
     month_of = events.target_times.astype("datetime64[M]")
     months = np.unique(month_of)
-    own = [events.symbols == symbol for symbol in symbols]
     by_baseline = np.empty((len(symbols), len(names)))
     by_month = np.empty((len(symbols), len(months)))
-    for row, rows in enumerate(own):
+    for row, symbol in enumerate(symbols):
+        is_own = events.symbols == symbol
         for column, name in enumerate(names):
-            by_baseline[row, column] = _mean_gain(split, name, rows)
+            by_baseline[row, column] = _mean_gain(split, name, is_own)
         for column, month in enumerate(months):
-            by_month[row, column] = _mean_gain(split, strongest, rows & (month_of == month))
+            is_own_month = is_own & (month_of == month)
+            by_month[row, column] = _mean_gain(split, strongest, is_own_month)
     ratios = [len(names), len(months)]
     turned = 90 if sum(ratios) > MANY_COLUMNS else 0
-    height = (1.75 if turned else 1.35) + 0.27 * len(symbols)
-    figure, axes = new_figure(height, ncols=2, width_ratios=ratios, sharey=True)
-    limit = max(float(np.nanmax(np.abs(each))) for each in (by_baseline, by_month)) or 1.0
-    draw_cells(axes[0], by_baseline, [*map(fold_name, names)], limit, turned)
-    draw_cells(axes[1], by_month, [*map(str, months)], limit, turned)
-    label_rows(axes[0], symbols)
-    axes[0].set_title("by baseline")
-    axes[1].set_title(f"by month, against {strongest}")
-    axes[1].tick_params(axis="y", labelleft=False)
+    margins = 1.75 if turned else 1.35
+    height = margins + 0.27 * len(symbols)
+    figure, (left, right) = new_figure(height, ncols=2, width_ratios=ratios, sharey=True)
+    sizes = np.abs([*by_baseline.flat, *by_month.flat])
+    limit = float(np.nanmax(sizes)) or 1.0
+    draw_cells(left, by_baseline, [fold_name(name) for name in names], limit, turned)
+    draw_cells(right, by_month, [str(month) for month in months], limit, turned)
+    label_rows(left, symbols)
+    left.set_title("by baseline")
+    right.set_title(f"by month, against {strongest}")
+    right.tick_params(axis="y", labelleft=False)
 
     def describe(place: np.intp) -> str:
         row, column = np.unravel_index(place, by_baseline.shape)
-        return f"{symbols[row]} over {names[column]}, {signed(by_baseline[row, column])}"
+        gain = signed(by_baseline[row, column])
+        return f"{symbols[row]} over {names[column]}, {gain}"
 
-    won = int(np.nansum(by_month > 0))
+    largest = describe(by_baseline.argmax())
+    smallest = describe(by_baseline.argmin())
+    num_won = np.count_nonzero(by_month > 0)
+    num_months = np.count_nonzero(np.isfinite(by_month))
     alt = (
         f"{split.title}: gain in bits per event by asset. "
-        f"Largest: {describe(by_baseline.argmax())}; smallest: {describe(by_baseline.argmin())}. "
-        f"Against {strongest} the model wins {won} of {np.isfinite(by_month).sum()} asset-months."
+        f"Largest: {largest}; smallest: {smallest}. "
+        f"Against {strongest} the model wins {num_won} of {num_months} asset-months."
     )
     return Drawing(f"assets-{split.name}", alt, figure)
 
@@ -144,8 +156,14 @@ def _mean_gain(split: Split, baseline: str, rows: npt.NDArray[np.bool_]) -> floa
     """In bits per event over these events; not a number where there are none."""
     if not rows.any():
         return float("nan")
-    gains = split.events.bits[baseline] - split.events.bits[MODEL]
+    gains = _gains_over(split, baseline)
     return float(gains[rows].mean())
+
+
+def _gains_over(split: Split, baseline: str) -> Floats:
+    """(events,) the bits that the model saves over a baseline at each event."""
+    bits_of = split.events.bits
+    return bits_of[baseline] - bits_of[MODEL]
 
 
 @in_style()
@@ -154,20 +172,23 @@ def cumulative(split: Split) -> Drawing:
 
     A rising line is a model that keeps winning, a step one that won once.
     """
-    events = split.events
     strongest = split.strongest
-    days, day_of = np.unique(events.target_times.astype("datetime64[D]"), return_inverse=True)
+    target_days = split.events.target_times.astype("datetime64[D]")
+    days, day_of = np.unique(target_days, return_inverse=True)
     dates = days.astype(object)
     figure, axis = new_figure(2.9)
     # The strongest baseline is drawn last, on top of the others.
     order = sorted(split.baselines, key=lambda name: name == strongest)
     ends = {}
     for name in order:
-        gains = events.bits[name] - events.bits[MODEL]
-        total = np.cumsum(np.bincount(day_of, weights=gains))
-        special = name == strongest
-        width = 1.8 if special else 0.9
-        axis.plot(dates, total, color=ACCENT if special else MUTED, linewidth=width)
+        of_day = np.bincount(day_of, weights=_gains_over(split, name))
+        total = np.cumsum(of_day)
+        colour = MUTED
+        width = 0.9
+        if name == strongest:
+            colour = ACCENT
+            width = 1.8
+        axis.plot(dates, total, color=colour, linewidth=width)
         ends[name] = float(total[-1])
     lowest = float(total.min())
     axis.axhline(0, color=MUTED, linewidth=0.8)
@@ -190,30 +211,38 @@ def calibration(split: Split) -> Drawing:
     True forecasts give a flat histogram (Diebold, Gunther and Tay 1998), and dots on the diagonal.
     """
     measured = split.evaluation.calibration
-    figure, axes = new_figure(3.0, ncols=3)
+    figure, (left, middle, right) = new_figure(3.0, ncols=3)
     heights = np.array(measured.pit_histogram, np.float64)
     heights /= heights.mean()
-    _draw_pit(axes[0], heights, measured.pit.num_events)
-    _draw_reliability(axes[1], measured.buckets, "buckets")
-    _draw_reliability(axes[2], measured.cumulative, "up to an edge")
+    _draw_pit(left, heights, measured.pit.num_events)
+    _draw_reliability(middle, measured.buckets, "buckets")
+    _draw_reliability(right, measured.cumulative, "up to an edge")
+    lowest = heights.min()
+    highest = heights.max()
+    kuiper = p_value(measured.pit.p_value)
     worst = max(measured.buckets, key=lambda each: each.error)
+    forecast = percent(worst.predicted)
+    observed = percent(worst.observed)
+    error = percent2(worst.error)
     alt = (
-        f"{split.title}: calibration. The PIT histogram lies between {heights.min():.2f} and "
-        f"{heights.max():.2f} where 1 is even (Kuiper p {p_value(measured.pit.p_value)}). The "
-        f"least reliable bucket is {worst.outcome}: forecast {percent(worst.predicted)}, observed "
-        f"{percent(worst.observed)}, mean error {percent2(worst.error)}."
+        f"{split.title}: calibration. The PIT histogram lies between {lowest:.2f} and "
+        f"{highest:.2f} where 1 is even (Kuiper p {kuiper}). The least reliable bucket is "
+        f"{worst.outcome}: forecast {forecast}, observed {observed}, mean error {error}."
     )
     return Drawing(f"calibration-{split.name}", alt, figure)
 
 
 def _draw_pit(axis: Axes, heights: Floats, num_events: int) -> None:
     """A histogram (bars,) with mean 1, on the band that holds 95% of the bars of true forecasts."""
-    size = len(heights)
-    spread = NORMAL_95 * np.sqrt((size - 1) / num_events)
+    num_bars = len(heights)
+    variance = (num_bars - 1) / num_events
+    spread = NORMAL_95 * np.sqrt(variance)
     axis.axhspan(1 - spread, 1 + spread, color=RULE, linewidth=0)
-    axis.stairs(heights, np.linspace(0, 1, size + 1), baseline=None, color=ACCENT, linewidth=1.2)
+    edges = np.linspace(0, 1, num_bars + 1)
+    axis.stairs(heights, edges, baseline=None, color=ACCENT, linewidth=1.2)
     axis.set_title("PIT")
-    axis.set_ylim(0, max(1.5, float(heights.max()) * 1.1))
+    top = float(heights.max()) * 1.1
+    axis.set_ylim(0, max(1.5, top))
     axis.set_xlabel("forecast probability of less")
     axis.set_ylabel("share of events, 1 is even")
 
@@ -225,11 +254,12 @@ def _draw_reliability(axis: Axes, outcomes: Sequence[Reliability], title: str) -
     """
     groups = [group for outcome in outcomes for group in outcome.bins]
     forecast, observed, _ = np.array(groups).T
-    top = float(max(forecast.max(), observed.max())) * 1.05
-    axis.plot((0, top), (0, top), color=MUTED, linewidth=0.8)
+    largest = float(max(forecast.max(), observed.max()))
+    span = (0, largest * 1.05)
+    axis.plot(span, span, color=MUTED, linewidth=0.8)
     [dots] = axis.plot(forecast, observed, "o", color=ACCENT, markersize=2.6, alpha=0.55)
     dots.set_markeredgewidth(0)
-    axis.set(title=title, xlabel="forecast", ylabel="observed", xlim=(0, top), ylim=(0, top))
+    axis.set(title=title, xlabel="forecast", ylabel="observed", xlim=span, ylim=span)
 
 
 @in_style()
@@ -250,7 +280,8 @@ def portfolios(split: Split) -> Drawing:
         tests = [each for each in backtests if each.level == level]
         rates = [each.exceedance_rate for each in tests]
         expected = 1 - level
-        spread = NORMAL_95 * np.sqrt(level * expected / tests[0].num_stamps)
+        variance = level * expected / tests[0].num_stamps
+        spread = NORMAL_95 * np.sqrt(variance)
         axis.axvspan(expected - spread, expected + spread, color=RULE, linewidth=0)
         axis.plot(rates, range(len(rates)), "o", color=ACCENT, markersize=4.5)
         axis.set_title(f"{level:.0%} value at risk")
@@ -258,9 +289,11 @@ def portfolios(split: Split) -> Drawing:
         axis.set_xlim(left=0)
         label_rows(axis, names)
         for each in tests:
-            described.append(f"{each.portfolio} {percent2(each.exceedance_rate)} at {level:.0%}")
-    alt = f"{split.title}: share of stamps with a loss beyond the value at risk."
-    return Drawing(f"portfolios-{split.name}", f"{alt} {'; '.join(described)}.", figure)
+            rate = percent2(each.exceedance_rate)
+            described.append(f"{each.portfolio} {rate} at {level:.0%}")
+    details = "; ".join(described)
+    alt = f"{split.title}: share of stamps with a loss beyond the value at risk. {details}."
+    return Drawing(f"portfolios-{split.name}", alt, figure)
 
 
 @in_style()
@@ -272,7 +305,10 @@ def fan(split: Split) -> Drawing:
     scores = split.evaluation.horizons or []
     levels = list(scores[0].quantiles)
     bars = [0, *(each.bars for each in scores)]
-    lines = [[0.0, *(each.quantiles[level] for each in scores)] for level in levels]
+    lines = []
+    for level in levels:
+        quantiles = [each.quantiles[level] for each in scores]
+        lines.append([0.0, *quantiles])
     figure, axis = new_figure(2.7)
     middle = len(levels) // 2
     for low, high in zip(lines[:middle], reversed(lines), strict=False):
@@ -284,8 +320,10 @@ def fan(split: Split) -> Drawing:
         lowest = each.quantiles[levels[0]]
         highest = each.quantiles[levels[-1]]
         spans.append(f"{each.bars} bars {lowest:.2f} to {highest:.2f}")
+    details = "; ".join(spans)
     what = "central 90% of the median event's forecast, in units of sigma20"
-    return Drawing(f"fan-{split.name}", f"{split.title}: {what}: {'; '.join(spans)}.", figure)
+    alt = f"{split.title}: {what}: {details}."
+    return Drawing(f"fan-{split.name}", alt, figure)
 
 
 @in_style()
@@ -298,11 +336,12 @@ def training_curve(metrics: Sequence[dict[str, Any]], best_step: int) -> Drawing
     losses = _by_step(metrics, "loss_nats")
     scores = _by_step(metrics, "validation_bits")
     figure, (loss_axis, score_axis) = new_figure(2.7, ncols=2)
-    loss_axis.plot([*losses], [*losses.values()], color=MUTED, linewidth=1.1)
+    loss_axis.plot(losses.keys(), losses.values(), color=MUTED, linewidth=1.1)
     loss_axis.set_title("training loss of the return (nats)")
-    score_axis.plot([*scores], [*scores.values()], "o-", color=INK, linewidth=1.1, markersize=2.5)
+    score_axis.plot(scores.keys(), scores.values(), "o-", color=INK, linewidth=1.1, markersize=2.5)
     score_axis.set_title("Validation (bits per event)")
-    alt = f"Training over {count(metrics[-1]['step'])} steps, {len(scores)} Validations."
+    num_steps = count(metrics[-1]["step"])
+    alt = f"Training over {num_steps} steps, {len(scores)} Validations."
     if best_step in scores:
         value = scores[best_step]
         score_axis.plot(best_step, value, "o", color=ACCENT, markersize=7)

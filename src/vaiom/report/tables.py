@@ -62,8 +62,9 @@ def percent(share: float | None, digits: int = 1) -> str:
     """A share between 0 and 1 as a percentage; 0% and 100% are exactly none and exactly all."""
     if share is None:
         return NOTHING
-    exact = share in (0.0, 1.0)
-    return f"{100 * share:.{0 if exact else digits}f}%"
+    is_exact = share in (0.0, 1.0)
+    shown_digits = 0 if is_exact else digits
+    return f"{100 * share:.{shown_digits}f}%"
 
 
 percent2 = partial(percent, digits=2)
@@ -94,7 +95,8 @@ def p_value(value: float | None, least: float = LEAST_P_VALUE) -> str:
         return NOTHING
     if value < least:
         return f"<{least:g}"
-    return format(value, ".2g" if value < 0.1 else ".2f")
+    spec = ".2g" if value < 0.1 else ".2f"
+    return format(value, spec)
 
 
 def ratio(part_and_whole: tuple[int, int]) -> str:
@@ -181,15 +183,17 @@ class Table:
         plain = str.maketrans({MINUS: "-", NOTHING: "-"})
         rows = [[cell.translate(plain) for cell in row] for row in self.formatted()]
         heads = [_fold(column) for column in self.columns]
-        sizes = [_width_of(cells) for cells in zip(heads, *rows, strict=True)]
-        wraps = any(column.show is prose for column in self.columns)
-        parts = [list(range(len(sizes)))] if wraps else _split_columns(sizes, width)
         # As a table's own title the caption would be broken to the width of the columns.
-        shown: list[RichTable | Text] = [Text(self.caption, style="bold")]
-        for place, part in enumerate(parts):
+        caption = Text(self.caption, style="bold")
+        if any(column.show is prose for column in self.columns):
+            every = list(range(len(heads)))
+            return Group(caption, self._terminal_part(every, heads, rows, None))
+        sizes = [_width_of(cells) for cells in zip(heads, *rows, strict=True)]
+        shown: list[RichTable | Text] = [caption]
+        for place, part in enumerate(_split_columns(sizes, width)):
             if place:
                 shown.append(Text())
-            total = None if wraps else sum(sizes[at] + COLUMN_GAP for at in part) - COLUMN_GAP
+            total = sum(sizes[at] for at in part) + COLUMN_GAP * (len(part) - 1)
             shown.append(self._terminal_part(part, heads, rows, total))
         return Group(*shown)
 
@@ -217,9 +221,10 @@ class Table:
         caption = html.escape(self.caption)
         heads = "".join(_html_head(column) for column in self.columns)
         lines = []
-        for place, (row, texts) in enumerate(zip(self.rows, self.formatted(), strict=True)):
+        for place, texts in enumerate(self.formatted()):
             style = " class=strong" if place in self.strong else ""
-            lines.append(f"<tr{style}>{self._html_cells(row, texts)}</tr>")
+            cells = self._html_cells(self.rows[place], texts)
+            lines.append(f"<tr{style}>{cells}</tr>")
         body = "\n".join(lines)
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
@@ -233,28 +238,34 @@ class Table:
         """The cells of a row; its first cell is the header of the row."""
         cells: list[str] = []
         for column, value, shown in zip(self.columns, row, texts, strict=True):
-            start = "<td" if cells else '<th scope="row"'
-            end = "</td>" if cells else "</th>"
             attributes = _html_class(column) + _sort_key(value)
-            cells.append(f"{start}{attributes}>{html.escape(shown)}{end}")
+            words = html.escape(shown)
+            if cells:
+                cells.append(f"<td{attributes}>{words}</td>")
+            else:
+                cells.append(f'<th scope="row"{attributes}>{words}</th>')
         return "".join(cells)
 
     def to_markdown(self) -> str:
         """A table of GitHub's Markdown under its caption in bold type."""
+        caption = escape_markdown(self.caption)
         names = [escape_markdown(column.name) for column in self.columns]
-        rule = [":---" if column.is_text else "---:" for column in self.columns]
-        lines = [_markdown_line(names), "|" + "|".join(rule) + "|"]
-        lines += map(_markdown_line, self._escaped(escape_markdown, "**{}**"))
-        return f"**{escape_markdown(self.caption)}**\n\n" + "\n".join(lines) + "\n"
+        rules = [":---" if column.is_text else "---:" for column in self.columns]
+        rule = "|".join(rules)
+        lines = [f"**{caption}**", "", _markdown_line(names), f"|{rule}|"]
+        for cells in self._escaped(escape_markdown, "**{}**"):
+            lines.append(_markdown_line(cells))
+        return "\n".join([*lines, ""])
 
     def to_latex(self) -> str:
         """A float for `\\usepackage{booktabs,textcomp}`."""
         alignment = "".join("l" if column.is_text else "r" for column in self.columns)
+        caption = escape_latex(self.caption)
         names = [escape_latex(column.name) for column in self.columns]
         lines = [
             r"\begin{table}[h]",
             r"\centering",
-            rf"\caption{{{escape_latex(self.caption)}}}",
+            rf"\caption{{{caption}}}",
             rf"\begin{{tabular}}{{{alignment}}}",
             r"\toprule",
             _latex_line(names),
@@ -276,19 +287,23 @@ class Table:
 
 def facts(caption: str, rows: Mapping[str, str]) -> Table:
     """A table of two columns: a name and its value."""
-    return Table(caption, [Column("what"), Column("value")], list(rows.items()))
+    columns = [Column("what"), Column("value")]
+    return Table(caption, columns, list(rows.items()))
 
 
 def _fold(column: Column) -> str:
     """The header of a column on a terminal, where words over numbers stand below each other."""
-    return column.name if column.is_text else column.name.replace(" ", "\n")
+    if column.is_text:
+        return column.name
+    return column.name.replace(" ", "\n")
 
 
 def _width_of(cells: Iterable[str]) -> int:
     """Characters of the longest line in a column."""
     from rich.cells import cell_len
 
-    return max(cell_len(line) for cell in cells for line in cell.split("\n"))
+    lines = "\n".join(cells).split("\n")
+    return max(cell_len(line) for line in lines)
 
 
 def _split_columns(sizes: Sequence[int], width: int) -> list[list[int]]:
@@ -298,13 +313,16 @@ def _split_columns(sizes: Sequence[int], width: int) -> list[list[int]]:
     """
     if not sizes:
         return []
-    parts: list[list[int]] = [[0]]
-    used = sizes[0] + COLUMN_GAP
+    of_first = sizes[0] + COLUMN_GAP
+    part = [0]
+    parts = [part]
+    used = of_first
     for place, size in enumerate(sizes[1:], start=1):
-        if used + size > width and len(parts[-1]) > 1:
-            parts.append([0])
-            used = sizes[0] + COLUMN_GAP
-        parts[-1].append(place)
+        if used + size > width and len(part) > 1:
+            part = [0]
+            parts.append(part)
+            used = of_first
+        part.append(place)
         used += size + COLUMN_GAP
     return parts
 
@@ -316,8 +334,10 @@ def _html_class(column: Column) -> str:
 
 def _html_head(column: Column) -> str:
     """The header of a column: a button that sorts by it, with its meaning as a tooltip."""
-    title = f' title="{html.escape(column.about)}"' if column.about else ""
-    button = f'<button type="button"{title}>{html.escape(column.name)}</button>'
+    name = html.escape(column.name)
+    about = html.escape(column.about)
+    title = f' title="{about}"' if about else ""
+    button = f'<button type="button"{title}>{name}</button>'
     return f'<th scope="col" aria-sort="none"{_html_class(column)}>{button}</th>'
 
 
