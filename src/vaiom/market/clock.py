@@ -31,7 +31,8 @@ def _show_week_time(seconds: int | None) -> str | None:
         return None
     day, second_of_day = divmod(seconds % WEEK, DAY)
     hour, second_of_hour = divmod(second_of_day, HOUR)
-    return f"{_DAY_NAMES[day]} {hour:02d}:{second_of_hour // MINUTE:02d}"
+    minute = second_of_hour // MINUTE
+    return f"{_DAY_NAMES[day]} {hour:02d}:{minute:02d}"
 
 
 WeekTime = Annotated[int | None, Stored(encode=_show_week_time, decode=str)]
@@ -53,7 +54,8 @@ class Era:
     """Whose daylight saving decides between summer and winter: "US", "EU", or None if unknown."""
 
     def __str__(self) -> str:
-        years = "-".join(str(year) for year in sorted(set(self.years)))
+        first, last = self.years
+        years = f"{first}-{last}" if first != last else f"{first}"
         summer = _show_week_time(self.open_summer)
         winter = _show_week_time(self.open_winter)
         both_known = summer is not None and winter is not None
@@ -66,7 +68,8 @@ class Era:
             opening = f"{winter} in winter"
         else:
             opening = f"{summer} in summer"
-        return f"{years}: opens {opening}{self._daylight(moves)}{self._zone()}{self._doubt(moves)}"
+        remarks = self._daylight(moves) + self._zone() + self._doubt(moves)
+        return f"{years}: opens {opening}{remarks}"
 
     def _daylight(self, moves: bool) -> str:
         """Whose daylight saving the opening, or a clock on which it never moves, follows."""
@@ -140,16 +143,18 @@ def read_clock(stamps: pl.Series, timeframe: int | None) -> tuple[Clock, list[Fi
 def _join(era: Era, year: Era) -> Era | None:
     """The era with one more year, whose times complete it; None if their openings differ."""
     opening = ("open_summer", "open_winter", "follows")
-    known = {
-        name: getattr(year, name)
-        for name in (*opening, "close_summer", "close_winter")
-        if getattr(year, name) is not None
-    }
-    for name in opening:
-        if name in known and getattr(era, name) not in (None, known[name]):
+    known = {}
+    for name in (*opening, "close_summer", "close_winter"):
+        value = getattr(year, name)
+        if value is None:
+            continue
+        differs = getattr(era, name) not in (None, value)
+        if differs and name in opening:
             return None
+        known[name] = value
     years = (era.years[0], year.years[1])
-    return replace(era, years=years, weeks=era.weeks + year.weeks, **known)
+    num_weeks = era.weeks + year.weeks
+    return replace(era, years=years, weeks=num_weeks, **known)
 
 
 def _find_weekends(stamps: pl.Series, timeframe: int) -> pl.DataFrame:
@@ -166,14 +171,16 @@ def _find_weekends(stamps: pl.Series, timeframe: int) -> pl.DataFrame:
 
     def second_of_week(stamp: pl.Expr) -> pl.Expr:
         # To the nearest half hour: the first and last minutes of a week may have no bar.
-        return (stamp.dt.round("30m") - stamp.dt.truncate("1w")).dt.total_seconds()
+        since_monday = stamp.dt.round("30m") - stamp.dt.truncate("1w")
+        return since_monday.dt.total_seconds()
 
     opened = pl.col("opened")
     closed = pl.col("closed")
     end_of_bar_before = opened.shift().dt.offset_by(f"{timeframe}s")
     pause = (opened - closed).dt.total_seconds()
-    pauses = stamps.alias("opened").to_frame().with_columns(end_of_bar_before.alias("closed"))
-    return pauses.filter(pause.is_between(DAY, 5 * DAY)).select(
+    pauses = stamps.to_frame("opened").with_columns(closed=end_of_bar_before)
+    weekends = pauses.filter(pause.is_between(DAY, 5 * DAY))
+    return weekends.select(
         year=opened.dt.year(),
         open=second_of_week(opened),
         close=second_of_week(closed),
@@ -221,7 +228,8 @@ def _followed(weeks: pl.DataFrame, summer: int, winter: int) -> str | None:
     if summer == winter:
         # The clock is moved to keep the opening, and is an hour off in the weeks of the other side.
         as_eu = ~as_us
-    num_us, num_eu = weeks.select(as_us.sum(), as_eu.alias("eu_openings").sum()).row(0)
+    votes = weeks.select(us=as_us.sum(), eu=as_eu.sum())
+    num_us, num_eu = votes.row(0)
     if num_us == num_eu:
         return None
     return "US" if num_us > num_eu else "EU"

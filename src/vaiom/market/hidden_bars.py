@@ -26,10 +26,10 @@ NEIGHBOURS = 20
 """Rows at the same clock time, among which an equal one must recur."""
 MIN_EQUAL = 5
 MIN_HEAVY = 3
-MIN_TICKS, TICK_ROWS = 3.5, 501
-"""Ranges of fewer price steps are those of many single rows, as of cheap shares. The step is the
-smallest move of so many rows.
-"""
+MIN_TICKS = 3.5
+"""Ranges of fewer price steps are those of many single rows, as of cheap shares."""
+TICK_ROWS = 501
+"""The price step is the smallest move of so many rows."""
 
 
 def find_higher_timeframe_bars(
@@ -59,15 +59,19 @@ def find_higher_timeframe_bars(
         if timeframe is None or period <= MIN_OTHERS * timeframe:
             continue
         for side, ordered in (("following", backwards), ("preceding", rows)):
-            judged = _judge(_compare(ordered, period))
-            suspicious[judged.filter("suspicious")["row"].to_numpy()] = True
+            compared = _compare(ordered, period)
+            judged = _judge(compared)
+            single = judged.filter("suspicious")["row"].to_numpy()
+            suspicious[single] = True
             recurring = judged.filter("certain")["row"].to_numpy()
             certain[recurring] = True
             if len(recurring):
                 style = "%H:%M" if period <= DAY else "%A %H:%M"
                 times = bars["Datetime"].gather(recurring).dt.strftime(style)
-                places.append(f"the whole {side} {name}, mostly at {times.mode().sort()[0]}")
-    held = f"rows that hold the range of {' and '.join(places)}"
+                usual = times.mode().min()
+                places.append(f"the whole {side} {name}, mostly at {usual}")
+    ranges = " and ".join(places)
+    held = f"rows that hold the range of {ranges}"
     wide = (
         "rows as wide and heavy as their whole period, a few times close together at one clock time"
     )
@@ -89,25 +93,30 @@ def _compare(rows: pl.DataFrame, period: int) -> pl.DataFrame:
     high = pl.col("High")
     low = pl.col("Low")
     volume = pl.col("Volume").fill_null(0.0)
-    compared = rows.with_columns(one=pl.lit(1)).with_columns(
+    counted = rows.with_columns(one=pl.lit(1))
+    compared = counted.with_columns(
         top=high.rolling_max_by("seconds", window, closed="none"),
         bottom=low.rolling_min_by("seconds", window, closed="none"),
         weight=volume.rolling_sum_by("seconds", window, closed="none"),
         num=pl.col("one").rolling_sum_by("seconds", window, closed="none"),
     )
-    overlap = pl.min_horizontal("High", "top") - pl.max_horizontal("Low", "bottom")
+    num_others = pl.col("num")
+    lower_top = pl.min_horizontal("High", "top")
+    higher_bottom = pl.max_horizontal("Low", "bottom")
+    overlap = lower_top - higher_bottom
     others_range = pl.col("top") - pl.col("bottom")
     # Next to a weekend or a holiday too few rows of the period are left to judge by.
-    fewest = pl.max_horizontal(pl.lit(MIN_OTHERS), pl.col("num").median() / 2)
+    half_of_usual = num_others.median() / 2
+    has_others = (num_others >= MIN_OTHERS) & (num_others >= half_of_usual)
     move = high.diff().abs()
     price_step = pl.when(move > 1e-9 * high).then(move)
     tick = price_step.rolling_min(TICK_ROWS, min_samples=1, center=True).fill_null(0.0)
-    is_judged = (pl.col("num") >= fewest) & (others_range > MIN_TICKS * tick)
+    is_wide = others_range > MIN_TICKS * tick
     # Feeds differ in volume: a quarter of the others' sum is heavy, or with few others that of four
     # average rows.
-    heavy_share = pl.max_horizontal(pl.lit(0.25), 4 / pl.col("num"))
+    heavy_share = pl.max_horizontal(pl.lit(0.25), 4 / num_others)
     is_heavy = (volume >= heavy_share * pl.col("weight")) & (volume > 0)
-    return compared.filter(is_judged).select(
+    return compared.filter(has_others & is_wide).select(
         "row",
         clock_time=pl.col("seconds") % period,
         coverage=overlap / others_range,
@@ -125,19 +134,22 @@ def _judge(rows: pl.DataFrame) -> pl.DataFrame:
 
     def is_near(flag: pl.Expr) -> pl.Expr:
         """Whether one of the next neighbours, the row included, has the flag."""
-        ahead = flag.cast(pl.Int32).reverse().rolling_max(NEIGHBOURS, min_samples=1).reverse()
+        backwards = flag.cast(pl.Int32).reverse()
+        ahead = backwards.rolling_max(NEIGHBOURS, min_samples=1).reverse()
         return (ahead > 0).over("clock_time")
 
     coverage = pl.col("coverage")
     heavy = pl.col("heavy")
-    equal = (coverage >= COVERED_SHARE) & (pl.col("width") <= MAX_WIDTH)
-    covers = (coverage >= COVERED_SHARE) | (heavy & (coverage >= COVERED_SHARE_IF_HEAVY))
+    has_range = coverage >= COVERED_SHARE
+    equal = has_range & (pl.col("width") <= MAX_WIDTH)
+    equal_and_heavy = equal & heavy
+    covers = has_range | (heavy & (coverage >= COVERED_SHARE_IF_HEAVY))
     num_seen = pl.int_range(1, pl.len() + 1).clip(upper_bound=NEIGHBOURS)
     num_equal = count_recent(equal)
     recurs = (num_equal >= MIN_EQUAL) & (num_equal >= num_seen / 2)
-    recurs_heavy = count_recent(equal & heavy) >= MIN_HEAVY
+    recurs_heavy = count_recent(equal_and_heavy) >= MIN_HEAVY
     return rows.select(
         "row",
         certain=covers & is_near(recurs),
-        suspicious=equal & heavy & is_near(recurs_heavy),
+        suspicious=equal_and_heavy & is_near(recurs_heavy),
     )

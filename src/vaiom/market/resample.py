@@ -62,16 +62,18 @@ def resample_file(source: Path, to: str, *, batch_rows: int = BATCH_ROWS) -> pl.
     with folder.readable_parquet(source), pq.ParquetFile(source) as file:
         empty = file.schema_arrow.empty_table()
         folder.conform(pl.DataFrame(pl.from_arrow(empty)), source)
-        stamps = folder.read_file(source, ["Datetime"])["Datetime"].cast(STAMP)
-        step = _checked_step(stamps, target, source)
+        stored_stamps = folder.read_file(source, ["Datetime"])["Datetime"]
+        step = _checked_step(stored_stamps.cast(STAMP), target, source)
         names = [name for name in folder.BAR_COLUMNS if name in file.schema_arrow.names]
         done = []
         held = pl.DataFrame(schema=folder.BAR_SCHEMA)
         for batch in file.iter_batches(batch_size=batch_rows, columns=names):
-            read = _bar_columns(pl.DataFrame(pl.from_arrow(batch)))
-            rows = pl.concat([held, read])
+            read = pl.DataFrame(pl.from_arrow(batch))
+            rows = pl.concat([held, _bar_columns(read)])
             # The last bin of a batch may continue in the next one.
-            cut = rows["Datetime"].search_sorted(_left_edge(rows["Datetime"][-1], target))
+            batch_stamps = rows["Datetime"]
+            last_bin = _left_edge(batch_stamps[-1], target)
+            cut = batch_stamps.search_sorted(last_bin)
             done.append(_binned(rows[:cut], step, target, source))
             held = rows[cut:]
     done.append(_binned(held, step, target, source))
@@ -109,7 +111,8 @@ def resample_folder(
 
 def _left_edge(stamp: datetime, target: timedelta) -> datetime:
     """The beginning of the bin that holds a stamp."""
-    return stamp - (stamp - datetime(1970, 1, 1) - _ORIGIN) % target
+    since_origin = stamp - datetime(1970, 1, 1) - _ORIGIN
+    return stamp - since_origin % target
 
 
 def _checked_step(stamps: pl.Series, target: timedelta, where: Path) -> timedelta:
@@ -153,15 +156,18 @@ def _binned(bars: pl.DataFrame, step: timedelta, target: timedelta, where: Path)
     starts = np.flatnonzero(is_first)
     stops = np.append(starts[1:], len(bins))
     left = bins[starts] * width + origin
-    is_over = stamps[stops - 1] + step // _MICROSECOND > left + width
+    last_ends = stamps[stops - 1] + step // _MICROSECOND
+    is_over = last_ends > left + width
     if is_over.any():
         row = int(stops[is_over.argmax()]) - 1
+        stamp = bars["Datetime"][row]
+        length = format_span(step)
+        bin_length = format_span(target)
         raise DataError(
             "a bar reaches over the edge of its clock bin",
             where=where,
-            expected=f"bars of {format_span(step)} inside bins of {format_span(target)} that start "
-            "at midnight",
-            got=f"a bar at {bars['Datetime'][row]}",
+            expected=f"bars of {length} inside bins of {bin_length} that start at midnight",
+            got=f"a bar at {stamp}",
             fix="move the clock with `vaiom data import --shift`",
         )
     opens, highs, lows, closes, volumes = (bars[name].to_numpy() for name in folder.NUMBER_COLUMNS)
@@ -182,8 +188,10 @@ def _total(values: Floats, starts: Places) -> Floats:
     total = np.add.reduceat(values, starts)
     if np.isnan(total).any():
         is_missing = np.isnan(values)
-        total = np.add.reduceat(np.where(is_missing, 0.0, values), starts)
-        total[np.logical_and.reduceat(is_missing, starts)] = np.nan
+        known = np.where(is_missing, 0.0, values)
+        total = np.add.reduceat(known, starts)
+        is_empty = np.logical_and.reduceat(is_missing, starts)
+        total[is_empty] = np.nan
     return np.asarray(total)
 
 
@@ -191,17 +199,21 @@ def _first_known(values: Floats, starts: Places, stops: Places) -> Floats:
     """The first value of each bin that is not NaN, or NaN."""
     first = values[starts]
     if np.isnan(first).any():
-        known = np.append(np.flatnonzero(~np.isnan(values)), len(values))
+        num_rows = len(values)
+        known = np.flatnonzero(~np.isnan(values))
+        known = np.append(known, num_rows)
         row = known[np.searchsorted(known, starts)]
-        row = np.where(row < stops, row, len(values))
+        row = np.where(row < stops, row, num_rows)
         first = np.append(values, np.nan)[row]
     return first
 
 
 def _last_known(values: Floats, starts: Places, stops: Places) -> Floats:
     """The last value of each bin that is not NaN, or NaN."""
-    num_rows = len(values)
-    from_end = _first_known(values[::-1], num_rows - stops[::-1], num_rows - starts[::-1])
+    backwards = values[::-1]
+    new_starts = len(values) - stops[::-1]
+    new_stops = len(values) - starts[::-1]
+    from_end = _first_known(backwards, new_starts, new_stops)
     return from_end[::-1]
 
 
