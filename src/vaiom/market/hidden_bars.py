@@ -68,7 +68,7 @@ def find_higher_timeframe_bars(
             if len(recurring):
                 style = "%H:%M" if period <= DAY else "%A %H:%M"
                 times = bars["Datetime"].gather(recurring).dt.strftime(style)
-                usual = times.mode().min()
+                usual = times.mode().sort()[0]
                 places.append(f"the whole {side} {name}, mostly at {usual}")
     ranges = " and ".join(places)
     held = f"rows that hold the range of {ranges}"
