@@ -44,9 +44,9 @@ from vaiom.forecast.stream import OnlineForecaster
 from vaiom.market.folder import write_symbol
 from vaiom.model.checkpoint import load_checkpoint, save_checkpoint
 from vaiom.serve.follow import BarRow
-from vaiom.serve.monitor import WINDOW
 from vaiom.serve.refusals import RefusalError
 from vaiom.serve.schemas import PushRequest
+from vaiom.serve.server import WINDOW, ServeConfig
 
 
 def near(one: list[float], other: list[float]) -> bool:
@@ -315,6 +315,29 @@ def test_live_bars_are_scored_and_forecast(tiny: TinyRun, tmp_path: Path) -> Non
     assert history["calibration"]["coverage"]["0.5"] == pytest.approx(
         np.mean([0.25 <= p <= 0.75 for p in pits])
     )
+
+
+def test_a_bar_may_be_posted_alone(tiny: TinyRun, tmp_path: Path) -> None:
+    first, second = tiny.later["EURUSD"][:2]
+    with served(config_of(tiny, tmp_path, bars=tiny.bars)) as (client, _):
+        alone = client.post("/v1/assets/EURUSD/bars", json=first)
+        assert alone.status_code == 200, alone.text
+        assert (alone.json()["accepted"], alone.json()["as_of"]) == (1, first["datetime"])
+        refused = client.post("/v1/assets/EURUSD/bars", json={**second, "open": "x"})
+        assert refused.status_code == 422
+        assert refused.json()["error"]["where"] == "body, bars, row 1, open"
+        client.push("EURUSD", second)
+
+
+def test_a_fresh_service_has_scored_enough_to_tell_a_gain(tiny: TinyRun, tmp_path: Path) -> None:
+    """As many bars as drift is shown of, or all since the cutoff."""
+    config = ServeConfig(run=tiny.run, state=tmp_path, bars=tiny.bars, threads=1)
+    with served(config) as (client, service):
+        for asset in client.read("/v1/assets")["assets"]:
+            stamps = tiny.history[asset["symbol"]]["Datetime"]
+            since = (stamps.dt.epoch("s") >= service.live.train_end).sum()
+            assert since > 96
+            assert asset["drift"]["scored"] > 0.9 * min(since, 500)
 
 
 def test_a_restart_goes_on_to_the_bit(tiny: TinyRun, tmp_path: Path) -> None:

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import html
 import json
+import re
+import shlex
 from functools import partial
 from pathlib import Path
 from socket import gethostname
@@ -180,6 +183,23 @@ def test_the_openapi_page_says_which_routes_there_are_their_refusals_and_limits(
         ("get", "/readyz"): {503},
         ("get", "/metrics"): {401, 429},
     }
+
+
+def test_the_docs_page_has_a_command_for_every_route(tiny: TinyRun, tmp_path: Path) -> None:
+    with served(config_of(tiny, tmp_path, bars=tiny.bars, api_keys=("secret",))) as (client, _):
+        page = client.get("/docs", headers={"X-API-Key": ""})
+        assert page.headers["content-type"].startswith("text/html")
+        commands = re.findall("<pre><code>(.*?)</code></pre>", page.text)
+        routes = client.read("/openapi.json")["paths"]
+        assert len(commands) == sum(map(len, routes.values()))
+        assert not re.findall("(?:src|href)=.(?!/)", page.text)
+        for command in commands:
+            program, address, *options = shlex.split(html.unescape(command))
+            assert program == "curl"
+            method = options[options.index("-X") + 1] if "-X" in options else "GET"
+            body = options[options.index("-d") + 1] if "-d" in options else None
+            answer = client.request(method, address, content=body, headers=JSON)
+            assert answer.status_code not in (400, 404, 405, 500), command
 
 
 def test_a_live_asset_needs_enough_bars(tiny: TinyRun, tmp_path: Path) -> None:

@@ -55,8 +55,12 @@ def serve(
         float, option("Alert if the model is worse than Frequency by more bits than this.")
     ] = 0.0,
     backfill: Annotated[
-        int, option("Last bars of --bars to forecast and score at the start.", min=0)
-    ] = 96,
+        int | None,
+        option(
+            "Last bars of --bars to score at the start; by default, as many as drift is shown of.",
+            min=0,
+        ),
+    ] = None,
     ledger: Annotated[
         Path | None, option("Record each forecast here before its bar is known.")
     ] = None,
@@ -78,6 +82,7 @@ def serve(
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     from vaiom.serve.server import (
         GUESSABLE_KEY,
+        WINDOW,
         ServeConfig,
         default_state,
         parse_rate,
@@ -95,7 +100,7 @@ def serve(
         max_body=max_body,
         body_seconds=body_seconds,
         alert_bits=alert_bits,
-        backfill=backfill,
+        backfill=WINDOW if backfill is None else backfill,
         api_keys=read_keys(api_key_file) if api_key_file else (),
         hosts=(host, *(allow_host or ())),
         proxies=tuple(proxy or ()),

@@ -12,6 +12,7 @@ from vaiom.errors import UserError
 from vaiom.features.fields import MASK_BITS
 from vaiom.forecast.bars import seconds_of
 from vaiom.serve import monitor, schemas
+from vaiom.serve.server import WINDOW
 from vaiom.serve.state import LiveAssets
 
 _log = logging.getLogger("vaiom.serve")
@@ -24,7 +25,7 @@ def describe_assets(live: LiveAssets) -> schemas.AssetsAnswer:
         frequency=live.frequency.name,
         alert_bits=live.alert_bits,
         utc_offset_seconds=live.utc_offset.total_seconds(),
-        window=monitor.WINDOW,
+        window=WINDOW,
         e_value=live.ledger.e_value if live.ledger else None,
         assets=[_describe_asset(live, symbol) for symbol in live.symbols],
     )

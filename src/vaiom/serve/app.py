@@ -14,13 +14,14 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from vaiom import __version__
 from vaiom.serve import schemas
 from vaiom.serve.middleware import LimitMiddleware
+from vaiom.serve.reference import describe_routes
 from vaiom.serve.refusals import (
     STATUSES,
     UNREADABLE,
@@ -97,6 +98,12 @@ def make_app(service: Service) -> FastAPI:
     own = (each for each in (files("vaiom.serve") / "dashboard").iterdir() if each.is_file())
     pages = {each.name: each.read_bytes() for each in (*own, *shared)}
 
+    @app.get("/docs", include_in_schema=False)
+    async def reference(request: Request) -> Response:
+        """The routes in words, each with a command; it holds no data and needs no key."""
+        address = str(request.base_url).rstrip("/")
+        return HTMLResponse(describe_routes(app.openapi(), address))
+
     @app.get("/{name}", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def page(name: str = "index.html") -> Response:
@@ -159,6 +166,6 @@ async def _refuse_routing(request: Request, error: HTTPException) -> Response:
     problem = str(error.detail)
     if error.status_code == UNREADABLE:
         problem = "the body is no JSON in UTF-8; it must not be compressed"
-    fix = "see the routes at /openapi.json"
+    fix = "see the routes at /docs"
     refusal = RefusalError(error.status_code, problem, where=request.url.path, fix=fix)
     return error_response(refusal, error.headers)

@@ -27,8 +27,6 @@ from vaiom.forecast.bars import moment_of
 from vaiom.model.config import class_of
 from vaiom.serve.schemas import Drift, LiveCalibration, SettledForecast
 
-WINDOW = 500
-"""Scored bars of an asset in its running means."""
 MIN_SCORED = 50
 """Scored bars that an alert needs."""
 ALERT_ERRORS = 2.0

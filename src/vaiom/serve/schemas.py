@@ -16,9 +16,11 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     GetPydanticSchema,
     PlainSerializer,
     PrivateAttr,
+    model_validator,
 )
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError, core_schema
@@ -124,11 +126,24 @@ class ForecastRequest(_Request):
 
 
 class PushRequest(_Request):
-    """The next bars of a live asset."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"bars": [_BAR]}]})
+    """The next bars of a live asset, or one bar alone."""
 
     bars: BarList
+
+    @model_validator(mode="before")
+    @classmethod
+    def _wrap_single(cls, body: Any) -> Any:
+        """A bar alone is a list of one."""
+        return {"bars": [body]} if isinstance(body, dict) and "datetime" in body else body
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, own: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Either form, each with an example."""
+        listed = handler.resolve_ref_schema(handler(own))
+        single = handler(Bar.__pydantic_core_schema__)
+        return {"anyOf": [listed, single], "examples": [{"bars": [_BAR]}, _BAR]}
 
 
 Amount = Annotated[float, Field(allow_inf_nan=False)]

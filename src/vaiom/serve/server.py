@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 GUESSABLE_KEY = 16
 """Keys of fewer characters than this may be found by trying."""
+WINDOW = 500
+"""Scored bars that drift is measured over: fewer leave a gain of a tenth of a bit to chance."""
 STOP_SECONDS = 10
 """On shutdown, idle clients are not waited for longer than this."""
 SWITCH_SECONDS = 2e-4
@@ -69,7 +71,7 @@ class ServeConfig:
     alert_bits: float = 0.0
     """Alert if the recent mean loss exceeds Frequency's by more than this and than chance explains.
     """
-    backfill: int = 96
+    backfill: int = WINDOW
     """Bars of each asset of `bars` whose forecasts are replayed at the start."""
 
     def __post_init__(self) -> None:

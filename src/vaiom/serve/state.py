@@ -39,6 +39,7 @@ from vaiom.serve.follow import BarRow
 from vaiom.serve.incoming import features_of, require_next, require_past, revised_stamps, rows_of
 from vaiom.serve.refusals import DISK_PAUSE_SECONDS, RefusalError
 from vaiom.serve.schemas import SettledForecast
+from vaiom.serve.server import WINDOW
 
 TIMEFRAME = "timeframe"
 """The fact that says which bars are stored."""
@@ -228,7 +229,7 @@ class LiveAssets:
             for each in {*changed} & {*self.store.symbols()}:
                 online.take({each: self.store.bars(each)})
             bars = self.store.last_bars(symbol, self.forecaster.context)
-            settled = self.store.last_settled(symbol, monitor.WINDOW)
+            settled = self.store.last_settled(symbol, WINDOW)
             scored = self.store.bucket_counts()
             if self.ledger:
                 with _refuse_without_ledger("the removal"):
@@ -287,7 +288,7 @@ class LiveAssets:
         self.online.take({symbol: bars})
         last = self.store.last_bars(symbol, self.forecaster.context)
         self.bars[symbol] = deque(last, self.forecaster.context)
-        self.settled[symbol] = tuple(self.store.last_settled(symbol, monitor.WINDOW))
+        self.settled[symbol] = tuple(self.store.last_settled(symbol, WINDOW))
         self._count_train(symbol)
 
     def _report_revisions(
@@ -393,5 +394,5 @@ class LiveAssets:
         """Keep settled forecasts of an asset among its last ones, for drift and history."""
         # Past forecasts come late, so sort by time; replaced at once, for concurrent readers.
         every = sorted((*self.settled.get(symbol, ()), *settled), key=attrgetter("as_of"))
-        self.settled[symbol] = tuple(every[-monitor.WINDOW :])
+        self.settled[symbol] = tuple(every[-WINDOW:])
         self.frequency.learn(settled)
