@@ -30,7 +30,7 @@ from vaiom.distribution.shape import ReturnShape, Tail
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.access_ledger import read_ledger
 from vaiom.evaluation.evaluate import evaluate_run
-from vaiom.evaluation.forecasts import quantile_buckets
+from vaiom.evaluation.quantiles import quantile_buckets
 from vaiom.evaluation.record import ForecastScore
 from vaiom.evaluation.scores import event_bits, losses_of, read_events
 from vaiom.market.folder import write_symbol

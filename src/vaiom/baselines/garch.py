@@ -70,12 +70,16 @@ class Garch:
 
         clean = np.isfinite(log_ret)
         shocks = self.omega + self.alpha * log_ret[clean] ** 2
-        later, _ = lfilter([1.0], [1.0, -self.beta], shocks, zi=[self.beta * self.start])
-        return np.asarray(np.append(self.start, later)[np.cumsum(clean)])
+        state = self.beta * self.start
+        later, _ = lfilter([1.0], [1.0, -self.beta], shocks, zi=[state])
+        variances = np.append(self.start, later)
+        num_clean = np.cumsum(clean)
+        return np.asarray(variances[num_clean])
 
     def scale(self, variance: Floats) -> Floats:
         """The scale of the Student-t that has this variance."""
-        return np.asarray(np.sqrt(variance * (self.degrees - 2) / self.degrees))
+        squares = variance * (self.degrees - 2) / self.degrees
+        return np.asarray(np.sqrt(squares))
 
     def simulated_buckets(self, bounds: Floats, variance: Floats, sizes: Floats) -> Floats:
         """Probabilities (n, K) of sums of the next h returns between bounds (n, K + 1).
@@ -85,33 +89,43 @@ class Garch:
         rows are interpolated.
         """
         logs = np.log(variance)
-        knots = np.linspace(logs.min(), logs.max(), NUM_KNOTS) if np.ptp(logs) > 1e-9 else logs[:1]
-        paths = self._simulate(np.exp(knots), sizes.shape[1])
+        knots = logs[:1]
+        if np.ptp(logs) > 1e-9:
+            knots = np.linspace(logs.min(), logs.max(), NUM_KNOTS)
+        horizon = sizes.shape[1]
+        paths = self._simulate(np.exp(knots), horizon)
         place = np.interp(logs, knots, np.arange(len(knots)))
-        standard = np.abs(bounds) / np.sqrt(variance)[:, None]
+        deviation = np.sqrt(variance)
+        standard = np.abs(bounds) / deviation[:, None]
         share_within = np.zeros(bounds.shape)
         patterns, pattern = np.unique(sizes, axis=0, return_inverse=True)
         for number, weights in enumerate(patterns):
             own = np.flatnonzero(pattern.ravel() == number)
             for knot, path in enumerate(paths):
-                nearness = np.maximum(1 - np.abs(place[own] - knot), 0)
-                near = own[nearness > 0]
-                sums = np.sort(np.abs(weights @ path))
+                nearness = 1 - np.abs(place[own] - knot)
+                is_near = nearness > 0
+                near = own[is_near]
+                sums = np.abs(weights @ path)
+                sums.sort()
                 within = np.searchsorted(sums, standard[near]) / NUM_PATHS
-                share_within[near] += nearness[nearness > 0][:, None] * within
+                share_within[near] += nearness[is_near, None] * within
         cumulative = 0.5 + 0.5 * np.sign(bounds) * share_within
-        return smooth(NUM_PATHS * np.diff(cumulative, axis=1))
+        probs = np.diff(cumulative, axis=1)
+        return smooth(NUM_PATHS * probs)
 
     def _simulate(self, variances: Floats, steps: int) -> Floats:
         """(variances, steps, paths) returns in units of the root of each initial variance."""
-        draws = np.random.default_rng(PATHS_SEED).standard_t(self.degrees, (steps, NUM_PATHS))
+        rng = np.random.default_rng(PATHS_SEED)
+        draws = rng.standard_t(self.degrees, (steps, NUM_PATHS))
         draws *= math.sqrt((self.degrees - 2) / self.degrees)
-        paths = np.empty((len(variances), *draws.shape))
+        paths = np.empty((len(variances), steps, NUM_PATHS))
         now = np.repeat(variances[:, None], NUM_PATHS, axis=1)
         for step, drawn in enumerate(draws):
-            paths[:, step] = np.sqrt(now) * drawn
-            now = self.omega + self.alpha * paths[:, step] ** 2 + self.beta * now
-        return paths / np.sqrt(variances)[:, None, None]
+            returns = np.sqrt(now) * drawn
+            now = self.omega + self.alpha * returns**2 + self.beta * now
+            paths[:, step] = returns
+        deviations = np.sqrt(variances)
+        return paths / deviations[:, None, None]
 
 
 class GarchT(Baseline):
@@ -140,13 +154,16 @@ class GarchT(Baseline):
         for done, (symbol, chosen) in enumerate(parts.items()):
             if self.progress:
                 self.progress(done, len(parts), symbol)
+            first = corpus.asset_slices[symbol].start
+            last_event = int(rows[chosen].max())
             # The target of the last event is its next row.
-            through = slice(corpus.asset_slices[symbol].start, int(rows[chosen].max()) + 2)
-            if model := fit_garch(self._returns(corpus, through, symbol)):
-                self.models_[symbol] = model
-            else:
+            through = slice(first, last_event + 2)
+            model = fit_garch(self._returns(corpus, through, symbol))
+            if model is None:
                 problem = f"{symbol}: no GARCH fit of its Train returns; {self.name} uses ewma_t"
                 warnings.warn(problem, stacklevel=3)
+            else:
+                self.models_[symbol] = model
         if self.progress:
             self.progress(len(parts), len(parts), "")
 
@@ -158,7 +175,8 @@ class GarchT(Baseline):
                 continue
             own = rows[chosen]
             inside = corpus.asset_slices[symbol]
-            variances = model.next_variance(self._returns(corpus, inside, symbol))
+            returns = self._returns(corpus, inside, symbol)
+            variances = model.next_variance(returns)
             variance = variances[own - inside.start]
             sizes = self._next_sizes(corpus, own, symbol)
             bounds = return_bounds(corpus, own)
@@ -166,7 +184,8 @@ class GarchT(Baseline):
                 probs[chosen] = model.simulated_buckets(bounds, variance, sizes)
             else:
                 scale = model.scale(variance) * sizes[:, 0]
-                probs[chosen] = student_buckets(bounds / scale[:, None], model.degrees)
+                edges = bounds / scale[:, None]
+                probs[chosen] = student_buckets(edges, model.degrees)
         return probs
 
     def _returns(self, corpus: Corpus, rows: slice, symbol: str) -> Floats:
@@ -192,25 +211,29 @@ class GarchTSeasonal(GarchT):
 
     def _fit(self, corpus: Corpus, rows: Rows) -> None:
         slots = slots_of(corpus, slice(None))
+        assets = corpus.meta[rows, 0]
         self.sizes_ = slot_sizes(corpus, rows)
         self.follows_ = np.empty(self.sizes_.shape, np.int64)
-        for asset in range(len(self.sizes_)):
-            own = rows if asset == UNKNOWN_ASSET else rows[corpus.meta[rows, 0] == asset]
-            num_slots = self.sizes_.shape[1]
+        num_assets, num_slots = self.sizes_.shape
+        for asset in range(num_assets):
+            own = rows if asset == UNKNOWN_ASSET else rows[assets == asset]
             self.follows_[asset] = usual_successors(slots[own], slots[own + 1], num_slots)
         super()._fit(corpus, rows)
 
     def _returns(self, corpus: Corpus, rows: slice, symbol: str) -> Floats:
         before = np.arange(rows.start, rows.stop - 1)
-        sizes = self._next_sizes(corpus.with_target(1), before, symbol)[:, 0]
-        return np.asarray(clean_returns(corpus, rows) / np.append(1.0, sizes))
+        next_sizes = self._next_sizes(corpus.with_target(1), before, symbol)
+        sizes = np.append(1.0, next_sizes[:, 0])
+        return np.asarray(clean_returns(corpus, rows) / sizes)
 
     def _next_sizes(self, corpus: Corpus, rows: Rows, symbol: str) -> Floats:
         asset = corpus.tokenizer.asset_id(symbol)
         slots = [slots_of(corpus, rows)]
         while len(slots) < corpus.horizon:
-            slots.append(self.follows_[asset, slots[-1]])
-        return np.asarray(self.sizes_[asset, np.stack(slots, axis=1)])
+            following = self.follows_[asset, slots[-1]]
+            slots.append(following)
+        next_slots = np.stack(slots, axis=1)
+        return np.asarray(self.sizes_[asset, next_slots])
 
 
 def fit_garch(log_ret: Floats) -> Garch | None:
@@ -224,14 +247,13 @@ def fit_garch(log_ret: Floats) -> Garch | None:
     if len(returns) < MIN_RETURNS:
         return None
     unit = float(returns.std())  # the optimiser works on returns of size one
-    model = ZeroMean(
-        returns / unit, volatility=GARCH(p=1, q=1), distribution=StudentsT(), rescale=False
-    )
-    fits = [
-        model.fit(disp="off", show_warning=False, starting_values=start)
-        for start in (None, *map(np.array, STARTS))
-    ]
-    converged = [fit for fit in fits if fit.convergence_flag == 0 and np.isfinite(fit.params).all()]
+    garch = GARCH(p=1, q=1)
+    model = ZeroMean(returns / unit, volatility=garch, distribution=StudentsT(), rescale=False)
+    converged = []
+    for start in (None, *map(np.array, STARTS)):
+        fit = model.fit(disp="off", show_warning=False, starting_values=start)
+        if fit.convergence_flag == 0 and np.isfinite(fit.params).all():
+            converged.append(fit)
     if not converged:
         return None
     best = max(converged, key=lambda fit: fit.loglikelihood)

@@ -7,7 +7,6 @@ row; NaN is a row without a value.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,51 +21,83 @@ SEASON_COUNT = 60
 HISTORY_COLUMNS = ("timestamp", "ret_z", "relative_log_vol", "gap_z")
 """The stored columns that the features read."""
 
+# Lags and windows are in rows.
+RETURN_LAGS = (0, 1, 2, 3, 4, 5, 11, 22, 23, 24)
+SIZE_WINDOWS = (3, 6, 12, 24, 48, 120, 480, 2_400)
+DRIFT_WINDOWS = (3, 12, 24, 120)
+MAX_WINDOW = 24
+VOLATILITY_LAGS = (1, 3, 6, 12, 24, 120)
+GAP_LAGS = (1, 2, 3)
+TIME_LAGS = (1, 6, 24, 120)
+SLOT_COUNTS = (1, 5, 20, 60)
+"""How many earlier days, or weeks, a mean over the next slot takes."""
+SEASON_WINDOWS = (3, 12, 48)
+
 Ints = npt.NDArray[np.int64]
+Features = Iterator[tuple[str, Floats]]
+"""Name and column (n,) of each feature."""
 
 
 def history_features(
     columns: Mapping[str, npt.NDArray[Any]], returns: Floats, unit: Floats, step: int
-) -> Iterator[tuple[str, Floats]]:
+) -> Features:
     """Name and column (n,) of each feature, from all rows (n,) of an asset.
 
     `returns` are NaN where not clean, `unit` is one over the row's `sigma20`, bars are `step`
     seconds apart. Numbers in the names are rows.
     """
-    seconds = columns["timestamp"].astype(np.int64)
-    volatility = columns["relative_log_vol"].astype(np.float64)
-    gaps = columns["gap_z"].astype(np.float64)
     size = np.abs(returns)
     abs_z = np.where(np.isfinite(returns), np.abs(columns["ret_z"]), np.nan)
-    for lag in (0, 1, 2, 3, 4, 5, 11, 22, 23, 24):
-        yield f"return_lag_{lag}", lagged(returns, lag) * unit
-    for window in (3, 6, 12, 24, 48, 120, 480, 2_400):
-        yield f"abs_return_mean_{window}", rolling_mean(size, window) * unit
-    for window in (3, 12, 24, 120):
-        yield f"return_mean_{window}", rolling_mean(returns, window) * unit
-    yield "abs_return_max_24", rolling_max(size, 24) * unit
-    for lag in (1, 3, 6, 12, 24, 120):
-        yield f"relative_log_vol_lag_{lag}", lagged(volatility, lag)
-    for lag in (1, 2, 3):
-        yield f"gap_z_lag_{lag}", lagged(gaps, lag)
-    for lag in (1, 6, 24, 120):
-        yield f"seconds_since_lag_{lag}", seconds - lagged(seconds.astype(np.float64), lag)
-    slots = {cycle: slot_of_cycle(seconds, length, step) for cycle, length in CYCLES.items()}
-    # The next slot by the clock: that of the target if no bar is skipped.
-    following = {
-        cycle: slot_of_cycle(seconds + step, length, step) for cycle, length in CYCLES.items()
-    }
-    for cycle, count in product(CYCLES, (1, 5, 20, 60)):
-        usual = recent_mean(size, slots[cycle], following[cycle], count)
-        yield f"next_slot_of_{cycle}_{count}", usual * unit
-    for cycle in CYCLES:
-        usual = recent_mean(abs_z, slots[cycle], following[cycle], SEASON_COUNT)
+    yield from _return_features(returns, size, unit)
+    yield from _state_features(columns)
+    seconds = columns["timestamp"].astype(np.int64)
+    slots = {}
+    for cycle, length in CYCLES.items():
+        own = slot_of_cycle(seconds, length, step)
+        # The next slot by the clock: that of the target if no bar is skipped.
+        following = slot_of_cycle(seconds + step, length, step)
+        slots[cycle] = own, following
+    for cycle, (own, following) in slots.items():
+        for count in SLOT_COUNTS:
+            usual = recent_mean(size, own, following, count)
+            yield f"next_slot_of_{cycle}_{count}", usual * unit
+    for cycle, (own, following) in slots.items():
+        usual = recent_mean(abs_z, own, following, SEASON_COUNT)
         yield f"next_slot_of_{cycle}_z", usual
-    for cycle, window in product(CYCLES, (3, 12, 48)):
-        forecast = seasonal_forecast(size, slots[cycle], following[cycle], window)
-        yield f"season_of_{cycle}_{window}", forecast * unit
-    for cycle in CYCLES:
-        yield f"slot_of_{cycle}", slots[cycle].astype(np.float64)
+    for cycle, (own, following) in slots.items():
+        for window in SEASON_WINDOWS:
+            forecast = seasonal_forecast(size, own, following, window)
+            yield f"season_of_{cycle}_{window}", forecast * unit
+    for cycle, (own, _) in slots.items():
+        yield f"slot_of_{cycle}", own.astype(np.float64)
+
+
+def _return_features(returns: Floats, size: Floats, unit: Floats) -> Features:
+    """Past returns and means of them and of their sizes, in units of `sigma20`."""
+    for lag in RETURN_LAGS:
+        past = lagged(returns, lag)
+        yield f"return_lag_{lag}", past * unit
+    for window in SIZE_WINDOWS:
+        mean_size = rolling_mean(size, window)
+        yield f"abs_return_mean_{window}", mean_size * unit
+    for window in DRIFT_WINDOWS:
+        mean = rolling_mean(returns, window)
+        yield f"return_mean_{window}", mean * unit
+    largest = rolling_max(size, MAX_WINDOW)
+    yield f"abs_return_max_{MAX_WINDOW}", largest * unit
+
+
+def _state_features(columns: Mapping[str, npt.NDArray[Any]]) -> Features:
+    """Past volatilities and gaps, and the time since past rows."""
+    volatility = columns["relative_log_vol"].astype(np.float64)
+    for lag in VOLATILITY_LAGS:
+        yield f"relative_log_vol_lag_{lag}", lagged(volatility, lag)
+    gaps = columns["gap_z"].astype(np.float64)
+    for lag in GAP_LAGS:
+        yield f"gap_z_lag_{lag}", lagged(gaps, lag)
+    seconds = columns["timestamp"].astype(np.int64).astype(np.float64)
+    for lag in TIME_LAGS:
+        yield f"seconds_since_lag_{lag}", seconds - lagged(seconds, lag)
 
 
 def slot_of_cycle(seconds: Ints, length: int, step: int) -> Ints:
@@ -80,27 +111,29 @@ def seasonal_forecast(size: Floats, own_slot: Ints, target_slot: Ints, window: i
     """
     own_usual = recent_mean(size, own_slot, own_slot, SEASON_COUNT)
     target_usual = recent_mean(size, own_slot, target_slot, SEASON_COUNT)
-    return target_usual * rolling_mean(size / own_usual, window)
+    recent_ratio = rolling_mean(size / own_usual, window)
+    return target_usual * recent_ratio
 
 
 def lagged(values: Floats, lag: int) -> Floats:
     """The value `lag` rows earlier, NaN before the first."""
-    out = np.full(len(values), np.nan)
-    out[lag:] = values[: max(len(values) - lag, 0)]
-    return out
+    before = np.full(lag, np.nan)
+    return np.append(before, values)[: len(values)]
 
 
 def rolling_mean(values: Floats, window: int) -> Floats:
     """Mean of the finite values among the last `window` rows, NaN where there is none."""
     end = np.arange(1, len(values) + 1)
-    return _mean_between(values, np.maximum(end - window, 0), end)
+    return _mean_before(values, end, window)
 
 
 def rolling_max(values: Floats, window: int) -> Floats:
     """Largest finite value among the last `window` rows, NaN where there is none."""
     finite = np.where(np.isfinite(values), values, -np.inf)
-    padded = np.append(np.full(window - 1, -np.inf), finite)
-    largest = np.lib.stride_tricks.sliding_window_view(padded, window).max(axis=1)
+    before = np.full(window - 1, -np.inf)
+    padded = np.append(before, finite)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, window)
+    largest = windows.max(axis=1)
     return np.where(np.isfinite(largest), largest, np.nan)
 
 
@@ -110,25 +143,32 @@ def recent_mean(values: Floats, own_slot: Ints, target_slot: Ints, count: int) -
     Rows up to itself count; NaN where none of them is in that slot.
     """
     out = np.full(len(values), np.nan)
-    num_slots = int(max(own_slot.max(), target_slot.max())) + 1
+    last_slot = max(own_slot.max(), target_slot.max())
+    num_slots = int(last_slot) + 1
     rows_of = _by_slot(own_slot, num_slots)
     targets_of = _by_slot(target_slot, num_slots)
     for rows, targets in zip(rows_of, targets_of, strict=True):
         end = np.searchsorted(rows, targets, side="right")
-        out[targets] = _mean_between(values[rows], np.maximum(end - count, 0), end)
+        out[targets] = _mean_before(values[rows], end, count)
     return out
 
 
 def _by_slot(slots: Ints, num_slots: int) -> list[Ints]:
     """The rows of each slot in order."""
     order = np.argsort(slots, kind="stable")
-    return np.split(order, np.searchsorted(slots[order], np.arange(1, num_slots)))
+    later_slots = np.arange(1, num_slots)
+    starts = np.searchsorted(slots[order], later_slots)
+    return np.split(order, starts)
 
 
-def _mean_between(values: Floats, start: Ints, end: Ints) -> Floats:
-    """Means of the finite values at positions start..end-1."""
+def _mean_before(values: Floats, end: Ints, count: int) -> Floats:
+    """Means of the finite ones among the last `count` values before each position `end`."""
+    start = np.maximum(end - count, 0)
     finite = np.isfinite(values)
-    sums = np.append(0.0, np.cumsum(np.where(finite, values, 0.0)))
+    filled = np.where(finite, values, 0.0)
+    sums = np.append(0.0, np.cumsum(filled))
     counts = np.append(0, np.cumsum(finite))
+    total = sums[end] - sums[start]
     number = counts[end] - counts[start]
-    return np.where(number > 0, (sums[end] - sums[start]) / np.maximum(number, 1), np.nan)
+    mean = total / np.maximum(number, 1)
+    return np.where(number > 0, mean, np.nan)

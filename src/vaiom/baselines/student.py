@@ -12,6 +12,8 @@ from vaiom.corpus.store import Corpus
 MIN_DEGREES = 0.5
 MAX_DEGREES = 200.0
 """Where a Student-t is normal to three digits."""
+_FIRST_DEGREES = 4.0
+"""Where fits begin."""
 _SCALES = (1e-3, 1e3)
 """Bounds of a fitted scale, in units of sigma20."""
 _MIN_PROBABILITY = 1e-300
@@ -24,15 +26,19 @@ def student_buckets(edges: Floats, degrees: float) -> Floats:
     # The upper half is mirrored: differences of a CDF near one would lose the far tail.
     left = np.diff(stdtr(degrees, edges), axis=-1)
     right = -np.diff(stdtr(degrees, -edges), axis=-1)
-    mass = np.where(edges[..., 1:] <= 0, left, right)
-    return np.asarray(mass / mass.sum(axis=-1, keepdims=True))
+    upper = edges[..., 1:]
+    mass = np.where(upper <= 0, left, right)
+    total = mass.sum(axis=-1, keepdims=True)
+    return np.asarray(mass / total)
 
 
 def return_bounds(corpus: Corpus, rows: Rows) -> Floats:
     """(n, K + 1) edges in log returns; the inner ones of a row without a scale are zero."""
     edges = corpus.edges["return"]
+    scale = corpus.target_scale[rows]
     with np.errstate(invalid="ignore"):
-        return np.where(np.isinf(edges), edges, edges * corpus.target_scale[rows][:, None])
+        scaled = np.outer(scale, edges)
+    return np.where(np.isinf(edges), edges, scaled)
 
 
 def fit_student(edges: Floats, counts: Floats) -> tuple[float, float]:
@@ -42,17 +48,15 @@ def fit_student(edges: Floats, counts: Floats) -> tuple[float, float]:
     def nats(logs: Floats) -> float:
         scale, degrees = np.exp(logs)
         probs = student_buckets(edges / scale, float(degrees))
-        return float(-(counts @ np.log(np.maximum(probs, _MIN_PROBABILITY))) / counts.sum())
+        log_probs = np.log(np.maximum(probs, _MIN_PROBABILITY))
+        return float(-(counts @ log_probs) / counts.sum())
 
-    best = minimize(
-        nats,
-        x0=np.log([1.0, 4.0]),
-        method="Nelder-Mead",
-        bounds=np.log([_SCALES, (MIN_DEGREES, MAX_DEGREES)]),
-        options={"xatol": 1e-6},
-    )
-    scale, degrees = np.exp(best.x)
-    return float(scale), float(degrees)
+    start = np.log([1.0, _FIRST_DEGREES])
+    bounds = np.log([_SCALES, (MIN_DEGREES, MAX_DEGREES)])
+    options = {"xatol": 1e-6}
+    best = minimize(nats, start, method="Nelder-Mead", bounds=bounds, options=options)
+    scale, degrees = np.exp(best.x).tolist()
+    return scale, degrees
 
 
 def fit_scale(regressors: Floats, returns: Floats) -> tuple[float, ...]:
@@ -69,28 +73,29 @@ def fit_scale(regressors: Floats, returns: Floats) -> tuple[float, ...]:
     def nats(point: Floats) -> tuple[float, Floats]:
         """The mean loss and its gradient, in the coefficients and the log of v."""
         log_scale = regressors @ point[:-1]
-        degrees = float(np.exp(point[-1]))
+        degrees = math.exp(point[-1])
         half = (degrees + 1) / 2
         squares = returns**2 * np.exp(-2 * log_scale) / degrees
-        shares = squares / (1 + squares)
         mean_log = np.log1p(squares).mean()
-        norm = gammaln(half) - gammaln(degrees / 2) - math.log(degrees * math.pi) / 2
+        norm = gammaln(half) - gammaln(degrees / 2)
+        norm -= math.log(degrees * math.pi) / 2
         loss = log_scale.mean() + half * mean_log - norm
-        by_coefficient = regressors.T @ (1 - 2 * half * shares) / len(returns)
+        shares = squares / (1 + squares)
+        slopes = 1 - 2 * half * shares
+        by_coefficient = regressors.T @ slopes / len(returns)
         norm_slope = (digamma(half) - digamma(degrees / 2) - 1 / degrees) / 2
         by_degrees = mean_log / 2 - half / degrees * shares.mean() - norm_slope
-        return float(loss), np.append(by_coefficient, degrees * by_degrees)
+        by_log_degrees = degrees * by_degrees
+        return float(loss), np.append(by_coefficient, by_log_degrees)
 
     # The regression of log sizes differs from the solution by little more than a constant.
-    coefficients = np.linalg.lstsq(regressors, np.log(np.abs(returns)), rcond=None)[0]
+    log_sizes = np.log(np.abs(returns))
+    coefficients, *_ = np.linalg.lstsq(regressors, log_sizes, rcond=None)
+    start = np.append(coefficients, math.log(_FIRST_DEGREES))
+    least, most = np.log([MIN_DEGREES, MAX_DEGREES])
     free = [(None, None)] * len(coefficients)
-    best = minimize(
-        nats,
-        np.append(coefficients, math.log(4.0)),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=[*free, (math.log(MIN_DEGREES), math.log(MAX_DEGREES))],
-        options={"maxiter": 500},
-    )
+    bounds = [*free, (least, most)]
+    options = {"maxiter": 500}
+    best = minimize(nats, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     *weights, log_degrees = best.x.tolist()
     return *weights, math.exp(log_degrees)

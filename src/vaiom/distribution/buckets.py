@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from vaiom.distribution.shape import PIECES, Floats, Ints, ReturnShape
 from vaiom.errors import ConfigError
@@ -47,29 +47,31 @@ class BucketDistribution:
         at_knots = self._bounds[:, 1:-1]
         return at_knots.reshape((*np.shape(self.sigma), -1))
 
-    def cdf(self, x: npt.ArrayLike) -> Any:
+    def cdf(self, x: ArrayLike) -> Any:
         """P(return <= x), x in log returns; at the realised return it is the PIT."""
         return self._evaluate(self._cdf, x)
 
-    def sf(self, x: npt.ArrayLike) -> Any:
+    def sf(self, x: ArrayLike) -> Any:
         """P(return > x), x in log returns."""
         return 1 - self.cdf(x)
 
-    def pdf(self, x: npt.ArrayLike) -> Any:
+    def pdf(self, x: ArrayLike) -> Any:
         """The density at x, per unit of log return."""
         return self._evaluate(self._density, x)
 
-    def logpdf(self, x: npt.ArrayLike) -> Any:
+    def logpdf(self, x: ArrayLike) -> Any:
         """The natural logarithm of the density at x; minus infinity where the density is 0."""
         with np.errstate(divide="ignore"):
             return np.log(self.pdf(x))
 
-    def quantile(self, q: npt.ArrayLike) -> Any:
+    def quantile(self, q: ArrayLike) -> Any:
         """The least log return r with P(return <= r) >= q, for levels q from 0 to 1."""
         levels = np.asarray(q, np.float64)
-        if not ((levels >= 0) & (levels <= 1)).all():
+        in_range = (levels >= 0) & (levels <= 1)
+        if not in_range.all():
             raise ConfigError("a quantile's level is a probability", expected="0 to 1", got=q)
-        return self._shaped(self._quantile(self._for_every_event(levels)), levels.shape)
+        quantiles = self._quantile(self._for_every_event(levels))
+        return self._shaped(quantiles, levels.shape)
 
     ppf = quantile
 
@@ -102,7 +104,7 @@ class BucketDistribution:
         """P(return > 0)."""
         return self.sf(0.0)
 
-    def prob_beyond(self, x: npt.ArrayLike) -> Any:
+    def prob_beyond(self, x: ArrayLike) -> Any:
         """P(|return| > |x|), x in log returns."""
         size = np.abs(x)
         return self.sf(size) + self.cdf(-size)
@@ -117,14 +119,16 @@ class BucketDistribution:
 
     def std(self) -> Any:
         """The standard deviation of the log return."""
-        variance = self._moment(2) - self._moment(1) ** 2
-        return self._shaped(np.sqrt(variance) * self._sigma)
+        mean = self._moment(1)
+        variance = self._moment(2) - mean**2
+        deviation = np.sqrt(variance)
+        return self._shaped(deviation * self._sigma)
 
     def var(self) -> Any:
         """The variance of the log return."""
         return self.std() ** 2
 
-    def value_at_risk(self, level: npt.ArrayLike = 0.99, side: str = "long") -> Any:
+    def value_at_risk(self, level: ArrayLike = 0.99, side: str = "long") -> Any:
         """The loss that is exceeded with probability 1 - level, in log returns; a gain is negative.
 
         `side` is "long" or "short". Levels are between 0 and 1.
@@ -135,7 +139,7 @@ class BucketDistribution:
         return self.quantile(levels)
 
     def expected_shortfall(
-        self, level: npt.ArrayLike = 0.99, side: str = "long", power: int = 1
+        self, level: ArrayLike = 0.99, side: str = "long", power: int = 1
     ) -> Any:
         """The mean loss over the worst outcomes of probability 1 - level, in log returns.
 
@@ -144,25 +148,31 @@ class BucketDistribution:
         """
         levels = _risk_levels(level, side)
         losing_low = self if side == "long" else self._mirrored
-        moments = losing_low._moment_below(self._for_every_event(1 - levels), power)
-        return self._shaped(moments * (-self._sigma) ** power, levels.shape)
+        worst = self._for_every_event(1 - levels)
+        moments = losing_low._moment_below(worst, power)
+        unit = (-self._sigma) ** power
+        return self._shaped(moments * unit, levels.shape)
 
     # Below, arrays have the shape (N, M), M values of each of N events; z is a return in sigmas.
 
     @cached_property
     def _sigma(self) -> Floats:
         """(N, 1)."""
-        return np.ravel(np.asarray(self.sigma, np.float64))[:, None]
+        sigma = np.asarray(self.sigma, np.float64)
+        return sigma.reshape(-1, 1)
 
     @cached_property
     def _bounds(self) -> Floats:
         """(N, J + 2) the distribution function at both ends of each piece: 0, at the knots, 1."""
-        probs = self.probs.reshape(-1, self.probs.shape[-1])
+        num_buckets = self.probs.shape[-1]
+        probs = self.probs.reshape(-1, num_buckets)
+        lowest = probs[:, :1]
         inner = probs[:, 1:-1] / PIECES
         pieces = np.repeat(inner, PIECES, axis=1)
-        masses = np.concatenate([probs[:, :1], pieces], axis=1)
+        masses = np.concatenate([lowest, pieces], axis=1)
         at_knots = np.cumsum(masses, axis=1)
-        bounds = np.ones((len(probs), len(self.shape.knots) + 2))
+        num_knots = len(self.shape.knots)
+        bounds = np.ones((len(probs), num_knots + 2))
         bounds[:, 0] = 0.0
         bounds[:, 1:-1] = np.minimum(at_knots, 1.0)
         return bounds
@@ -176,7 +186,9 @@ class BucketDistribution:
     def _bounds_of(self, piece: Ints) -> tuple[Floats, Floats]:
         """(N, M) the distribution function at both ends of these pieces (N, M)."""
         events = np.arange(len(piece))[:, None]
-        return self._bounds[events, piece], self._bounds[events, piece + 1]
+        low = self._bounds[events, piece]
+        high = self._bounds[events, piece + 1]
+        return low, high
 
     def _cdf(self, z: Floats) -> Floats:
         piece, share = self.shape.locate(z)
@@ -186,7 +198,9 @@ class BucketDistribution:
     def _density(self, z: Floats) -> Floats:
         piece, _ = self.shape.locate(z)
         low, high = self._bounds_of(piece)
-        return (high - low) * self.shape.density(piece, z) / self._sigma
+        mass = high - low
+        within_piece = self.shape.density(piece, z)
+        return mass * within_piece / self._sigma
 
     def _locate(self, levels: Floats) -> tuple[Ints, Floats]:
         """The places at which the distribution function reaches levels (N, M)."""
@@ -212,11 +226,17 @@ class BucketDistribution:
     def _quantile(self, levels: Floats) -> Floats:
         """Log returns at levels (N, M); infinite at 0 and 1 where a tail has mass."""
         piece, share = self._locate(levels)
-        return self.shape.value(piece, share) * self._sigma
+        z = self.shape.value(piece, share)
+        return z * self._sigma
+
+    def _moments_of_pieces(self, power: int) -> Floats:
+        """(N, J + 1) what each piece adds to the mean of Z ** power."""
+        masses = np.diff(self._bounds)
+        return masses * self.shape.moments[power]
 
     def _moment(self, power: int) -> Floats:
         """(N, 1) the mean of Z ** power."""
-        moments = np.diff(self._bounds) * self.shape.moments[power]
+        moments = self._moments_of_pieces(power)
         return np.asarray(moments.sum(axis=1, keepdims=True))
 
     def _moment_below(self, levels: Floats, power: int) -> Floats:
@@ -229,14 +249,15 @@ class BucketDistribution:
         cut_piece = self.shape.moments_below(piece, share, power)
         if not piece.any():  # all in the lower tail, as most risk figures are
             return cut_piece
-        moments = np.diff(self._bounds) * self.shape.moments[power]
+        moments = self._moments_of_pieces(power)
         below_knots = np.cumsum(moments, axis=1) - moments
         whole_pieces = np.take_along_axis(below_knots, piece, axis=1)
         low, _ = self._bounds_of(piece)
-        above_tail = (whole_pieces + (levels - low) * cut_piece) / levels
-        return np.where(piece == 0, cut_piece, above_tail)
+        cut_mass = levels - low
+        total = whole_pieces + cut_mass * cut_piece
+        return np.where(piece == 0, cut_piece, total / levels)
 
-    def _evaluate(self, function: Callable[[Floats], Floats], x: npt.ArrayLike) -> Any:
+    def _evaluate(self, function: Callable[[Floats], Floats], x: ArrayLike) -> Any:
         """A function of z at log returns: one for every event, or an array of the events' own."""
         values = np.asarray(x, np.float64)
         events = np.shape(self.sigma)
@@ -254,15 +275,18 @@ class BucketDistribution:
     def _shaped(self, values: Floats, axes: tuple[int, ...] = ()) -> Any:
         """Results (N, M) with the axes of events and arguments; a plain number without any."""
         shaped = values.reshape(np.shape(self.sigma) + axes)
-        return shaped if shaped.ndim else float(shaped)
+        if shaped.ndim == 0:
+            return float(shaped)
+        return shaped
 
 
-def _risk_levels(level: npt.ArrayLike, side: str) -> Floats:
+def _risk_levels(level: ArrayLike, side: str) -> Floats:
     """Levels of a risk figure as an array, once they and the side make sense."""
     levels = np.asarray(level, np.float64)
     if side not in SIDES:
         raise ConfigError("unknown side", expected=" or ".join(SIDES), got=repr(side))
-    if not ((levels > 0) & (levels < 1)).all():
+    in_range = (levels > 0) & (levels < 1)
+    if not in_range.all():
         expected = "between 0 and 1, as in 0.99"
         raise ConfigError("a risk level is a probability", expected=expected, got=levels)
     return levels

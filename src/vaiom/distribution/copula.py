@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from vaiom.distribution.buckets import BucketDistribution
 from vaiom.distribution.shape import Floats
@@ -28,9 +29,15 @@ def pit_of(dists: BucketDistribution, prob_zero: Any, log_ret: Any) -> Floats:
 
     `prob_zero` is the probability of a zero return; `dists` is the distribution of the others.
     """
-    other = (1 - prob_zero) * np.asarray(dists.cdf(log_ret))
-    zero = prob_zero * (1 + np.sign(log_ret)) / 2
-    return np.asarray(np.clip(other + zero, LEAST_TAIL, 1 - LEAST_TAIL))
+    other_below = np.asarray(dists.cdf(log_ret))
+    zero_below = (1 + np.sign(log_ret)) / 2
+    pit = (1 - prob_zero) * other_below + prob_zero * zero_below
+    return inside(pit)
+
+
+def inside(levels: Floats) -> Floats:
+    """The levels, of which none is nearer to 0 or 1 than `LEAST_TAIL`."""
+    return np.clip(levels, LEAST_TAIL, 1 - LEAST_TAIL)
 
 
 def scores_of(levels: Floats, degrees: float | None = None) -> Floats:
@@ -39,9 +46,11 @@ def scores_of(levels: Floats, degrees: float | None = None) -> Floats:
 
     if degrees is None:
         return np.asarray(ndtri(levels))
+    scores = stdtrit(degrees, levels)
     # At both ends SciPy gives infinities of the other sign, or NaN in older versions.
     at_end = (levels < 1e-99) | (levels == 1)
-    return np.where(at_end, np.copysign(np.inf, levels - 0.5), stdtrit(degrees, levels))
+    ends = np.copysign(np.inf, levels - 0.5)
+    return np.where(at_end, ends, scores)
 
 
 def levels_of(scores: Floats, degrees: float | None = None) -> Floats:
@@ -62,7 +71,8 @@ def levels_of(scores: Floats, degrees: float | None = None) -> Floats:
     cosines = degrees / squares
     total = np.ones_like(cosines)
     for power in range(int(degrees) - 2, 1, -2):
-        total = 1 + total * cosines * ((power - 1) / power)
+        ratio = (power - 1) / power
+        total = 1 + total * cosines * ratio
     sines = finite / np.sqrt(squares)
     return np.asarray(0.5 + 0.5 * sines * total)
 
@@ -73,6 +83,11 @@ def correlation_of(covariance: Floats) -> Floats:
     correlation: Floats = covariance / np.outer(deviations, deviations)
     np.fill_diagonal(correlation, 1.0)
     return correlation
+
+
+def symmetric(matrix: npt.NDArray[np.floating]) -> Floats:
+    """The matrix (n, n) without the asymmetry of rounding."""
+    return np.asarray((matrix + matrix.T) / 2, np.float64)
 
 
 def log_density(correlation: Floats, pit: Floats, degrees: float | None = None) -> float:
@@ -87,15 +102,18 @@ def log_density(correlation: Floats, pit: Floats, degrees: float | None = None) 
     root = np.linalg.cholesky(correlation)
     independent = np.linalg.solve(root, scores)
     distance = float(independent @ independent)
-    log_volume = float(np.log(np.diag(root)).sum())
+    log_roots = np.log(np.diag(root))
+    log_volume = float(log_roots.sum())
     if degrees is None:
-        return (float(squares.sum()) - distance) / 2 - log_volume
+        distance_alone = float(squares.sum())
+        return (distance_alone - distance) / 2 - log_volume
     # Half the degrees of freedom, also with one and with all scores more.
     half = degrees / 2
     half_alone = half + 0.5
     half_joint = half + size / 2
-    joint = math.lgamma(half_joint) - half_joint * math.log1p(distance / degrees)
+    log_distance = math.log1p(distance / degrees)
+    joint = math.lgamma(half_joint) - half_joint * log_distance
     shared = math.lgamma(half) * (size - 1)
-    log_sizes = float(np.log1p(squares / degrees).sum())
-    alone = size * math.lgamma(half_alone) - half_alone * log_sizes
+    log_sizes = np.log1p(squares / degrees)
+    alone = size * math.lgamma(half_alone) - half_alone * float(log_sizes.sum())
     return joint + shared - alone - log_volume

@@ -24,7 +24,7 @@ import numpy as np
 
 from vaiom.codec import decode
 from vaiom.distribution.buckets import BucketDistribution
-from vaiom.distribution.copula import correlation_of, pit_of, scores_of
+from vaiom.distribution.copula import correlation_of, pit_of, scores_of, symmetric
 from vaiom.distribution.shape import Floats, Ints
 from vaiom.errors import DataError
 from vaiom.features.events import has_return
@@ -147,7 +147,8 @@ class Dependence:
         for first, second in product(set(self.classes), repeat=2):
             is_pair = is_other & np.outer(classes == first, classes == second)
             if is_pair.any():
-                means[first, second] = float(correlation[is_pair].mean())
+                mean = correlation[is_pair].mean()
+                means[first, second] = float(mean)
         return means
 
 
@@ -169,15 +170,18 @@ class DependenceState:
         """The state after one more stamp, with the scores and scales (n,) of the assets present."""
         unit = self._unit(symbols, scales)
         state = self._with_assets(symbols, scales / unit)
+        present = state._places(symbols)
         moves = np.full(len(state.symbols), np.nan)
-        moves[state._places(symbols)] = scores * scales / unit
+        moves[present] = scores * scales / unit
         covariance = update_ewma(state.covariance, moves, self.fit.decay)
         # Only ratios of variances matter. Their geometric mean is kept, so that errors of the
         # unit do not accumulate.
         ratios = np.diag(state.target) / np.diag(covariance)
-        covariance *= np.exp(np.log(ratios).mean())
-        together = np.isfinite(moves) & (len(symbols) > 1)
-        return replace(state, covariance=covariance, counts=state.counts + together)
+        covariance *= _geometric_mean(ratios)
+        counts = state.counts.copy()
+        if len(symbols) > 1:
+            counts[present] += 1
+        return replace(state, covariance=covariance, counts=counts)
 
     def states(
         self, symbols: Sequence[str], scores: Floats, scales: Floats
@@ -193,9 +197,11 @@ class DependenceState:
 
     def updated_through(self, series: Mapping[str, ScoreSeries]) -> DependenceState:
         """The state after all stamps of these assets' series."""
-        stamps = np.unique(np.concatenate([each.stamps for each in series.values()]))
-        scores = np.full((len(stamps), len(series)), np.nan)
-        scales = np.full((len(stamps), len(series)), np.nan)
+        own_stamps = [each.stamps for each in series.values()]
+        stamps = np.unique(np.concatenate(own_stamps))
+        shape = (len(stamps), len(series))
+        scores = np.full(shape, np.nan)
+        scales = np.full(shape, np.nan)
         for asset, each in enumerate(series.values()):
             at = np.searchsorted(stamps, each.stamps)
             scores[at, asset] = each.scores
@@ -207,16 +213,19 @@ class DependenceState:
 
     def correlation(self, symbols: Sequence[str], scales: Floats) -> Floats:
         """(n, n) correlation of the scores at the next stamp, given its forecast scales (n,)."""
-        state = self._with_assets(symbols, scales / self._unit(symbols, scales))
+        unit = self._unit(symbols, scales)
+        state = self._with_assets(symbols, scales / unit)
         places = state._places(symbols)
         at = np.ix_(places, places)
-        distance = state.target[at] - state.covariance[at]
-        covariance = state.covariance[at] + self.fit.shrinkage * distance
+        average = state.covariance[at]
+        distance = state.target[at] - average
+        covariance = average + self.fit.shrinkage * distance
         deviations = np.sqrt(np.diag(covariance))
-        ratios = np.log(scales / deviations)
-        variances = np.exp(2 * (ratios - ratios.mean()))
+        log_ratios = np.log(scales / deviations)
+        variances = np.exp(2 * (log_ratios - log_ratios.mean()))
         correlation = covariance / np.outer(deviations, deviations)
-        return correlation_of(with_variances(correlation, variances))
+        nearest = with_variances(correlation, variances)
+        return correlation_of(nearest)
 
     @cached_property
     def _index(self) -> dict[str, int]:
@@ -231,12 +240,12 @@ class DependenceState:
         It is the geometric mean of the scales, over the average ones of assets that are known.
         """
         deviations = np.sqrt(np.diag(self.covariance))
-        ratios = [
-            scale / deviations[self._index[symbol]]
-            for symbol, scale in zip(symbols, scales, strict=True)
-            if symbol in self._index
-        ]
-        return math.exp(np.log(ratios or scales).mean())
+        ratios = []
+        for symbol, scale in zip(symbols, scales, strict=True):
+            if symbol in self._index:
+                deviation = deviations[self._index[symbol]]
+                ratios.append(scale / deviation)
+        return _geometric_mean(np.array(ratios) if ratios else scales)
 
     def _with_assets(self, symbols: Sequence[str], scales: Floats) -> DependenceState:
         """The state with all these assets, of which new ones have these scales."""
@@ -255,7 +264,8 @@ class DependenceState:
         means = []
         for other in self.symbols:
             pair = own, known.get(other) or default_class(other)
-            means.append(self.fit.class_means.get(pair, 0.0))
+            mean = self.fit.class_means.get(pair, 0.0)
+            means.append(mean)
         correlations = np.array(means)
         return replace(
             self,
@@ -266,15 +276,21 @@ class DependenceState:
         )
 
 
+def _geometric_mean(values: Floats) -> float:
+    return float(np.exp(np.log(values).mean()))
+
+
 def _grown(covariance: Floats, correlations: Floats, scale: float) -> Floats:
     """The covariance with one more asset; its correlations (n,) are cut to explain half at most."""
     slopes = np.linalg.solve(correlation_of(covariance), correlations)
     explained = float(correlations @ slopes)
     if explained > _MOST_EXPLAINED:
         correlations = correlations * math.sqrt(_MOST_EXPLAINED / explained)
-    covariances = scale * correlations * np.sqrt(np.diag(covariance))
-    row = np.append(covariances, scale * scale)
-    return np.vstack([np.column_stack([covariance, covariances]), row])
+    deviations = np.sqrt(np.diag(covariance))
+    covariances = scale * correlations * deviations
+    others = np.column_stack([covariance, covariances])
+    own = np.append(covariances, scale * scale)
+    return np.vstack([others, own])
 
 
 def update_ewma(average: Floats, values: Floats, decay: float) -> Floats:
@@ -283,19 +299,25 @@ def update_ewma(average: Floats, values: Floats, decay: float) -> Floats:
     Absent entries have the moments that the average and the present entries imply (an EM step),
     which keeps the matrix positive definite.
     """
+    products = _expected_products(average, values)
+    return decay * average + (1 - decay) * products
+
+
+def _expected_products(covariance: Floats, values: Floats) -> Floats:
+    """(n, n) products of values (n,), expected ones where a value is absent."""
     absent = np.isnan(values)
     if not absent.any():
-        return decay * average + (1 - decay) * np.outer(values, values)
+        return np.outer(values, values)
     present = ~absent
+    among_present = np.ix_(present, present)
     among_absent = np.ix_(absent, absent)
-    between = average[np.ix_(present, absent)]
-    slopes = np.linalg.solve(average[np.ix_(present, present)], between)
+    between = covariance[np.ix_(present, absent)]
+    slopes = np.linalg.solve(covariance[among_present], between)
     filled = values.copy()
     filled[absent] = values[present] @ slopes
     products = np.outer(filled, filled)
-    products[among_absent] += average[among_absent] - between.T @ slopes
-    symmetric = (products + products.T) / 2
-    return decay * average + (1 - decay) * symmetric
+    products[among_absent] += covariance[among_absent] - between.T @ slopes
+    return symmetric(products)
 
 
 def with_variances(covariance: Floats, variances: Floats) -> Floats:
@@ -307,7 +329,8 @@ def with_variances(covariance: Floats, variances: Floats) -> Floats:
     # Newton's method on the convex dual -log det(P + diag d) + sum d, in the units in which the
     # wanted variances are 1.
     unit = np.sqrt(np.outer(variances, variances))
-    precision = np.linalg.inv(covariance) * unit
+    inverse = np.linalg.inv(covariance)
+    precision = inverse * unit
     added = np.zeros_like(variances)
     log_ratios = np.log(variances / np.diag(covariance))
     if np.abs(log_ratios).max() > 1:
@@ -317,16 +340,20 @@ def with_variances(covariance: Floats, variances: Floats) -> Floats:
         added = 1 - 2 * np.diag(precision) + row_sums
     for _ in range(_NEWTON_STEPS):
         inverse = np.linalg.inv(precision + np.diag(added))
-        slope = 1 - np.diag(inverse)
-        step = -np.linalg.solve(inverse * inverse, slope)
+        reached = np.diag(inverse)
+        slope = 1 - reached
+        curvature = inverse * inverse
+        step = -np.linalg.solve(curvature, slope)
         gain = -float(slope @ step)
-        if not (gain >= 0 and np.diag(inverse).min() > 0):
+        if not (gain >= 0 and reached.min() > 0):
             break
         decrement = math.sqrt(gain)
         if decrement < _SMALL_STEP * len(variances):
-            return np.asarray((inverse + inverse.T) / 2 * unit)
-        # The dual is self-concordant: damped steps stay inside, without a line search.
-        added += step if decrement < _FULL_STEP else step / (1 + decrement)
+            return np.asarray(symmetric(inverse) * unit)
+        if decrement >= _FULL_STEP:
+            # The dual is self-concordant: damped steps stay inside, without a line search.
+            step /= 1 + decrement
+        added += step
     ratios = np.exp(log_ratios / 2)
     return np.asarray(covariance * np.outer(ratios, ratios))
 
@@ -347,5 +374,6 @@ def score_series(dists: BucketDistribution, prob_zero: float, columns: Columns) 
     after = before + 1
     forecasts = replace(dists, probs=dists.probs[before], sigma=dists.sigma[before])
     log_ret = columns["log_ret"][after].astype(np.float64)
-    scores = scores_of(pit_of(forecasts, prob_zero, log_ret))
-    return ScoreSeries(columns["timestamp"][after], scores, scale_of(forecasts))
+    pit = pit_of(forecasts, prob_zero, log_ret)
+    stamps = columns["timestamp"][after]
+    return ScoreSeries(stamps, scores_of(pit), scale_of(forecasts))

@@ -65,12 +65,11 @@ def _draw_heights(dist: ReturnDistribution) -> str:
 def short_text(dist: ReturnDistribution) -> str:
     """A forecast in one line, for `repr`."""
     low, high = dist.interval(0.9)
-    parts = [
-        f"{dist.symbol}, {_span(dist)} after {dist.as_of}, given a non-zero return: "
-        f"prob_up {dist.prob_up:.3f}, 5% to 95% {_signed(low)} to {_signed(high)} bp",
-        *dist.notes,
-    ]
-    return f"<ReturnDistribution {'; '.join(parts)}>"
+    subject = f"{dist.symbol}, {_span(dist)} after {dist.as_of}, given a non-zero return"
+    interval = f"5% to 95% {_signed(low)} to {_signed(high)} bp"
+    figures = f"{subject}: prob_up {dist.prob_up:.3f}, {interval}"
+    text = "; ".join([figures, *dist.notes])
+    return f"<ReturnDistribution {text}>"
 
 
 def long_text(dist: ReturnDistribution) -> str:
@@ -96,7 +95,7 @@ def plot_density(dist: ReturnDistribution, ax: Axes | None) -> Axes:
     for level in _LEVELS:
         style = "-" if level == 0.5 else ":"
         place = BASIS_POINTS * dist.quantile(level)
-        ax.axvline(place, linestyle=style, linewidth=1, color="black")
+        _draw_line(ax, place, style)
     ax.set_title(_headline(dist), fontsize="medium")
     ax.set_xlabel(f"log return of the next {_span(dist)}, basis points; lines at 5%, 50%, 95%")
     ax.set_ylabel("density, given a non-zero return")
@@ -108,8 +107,8 @@ def plot_profit(portfolio: Portfolio, ax: Axes | None, level: float) -> Axes:
     ax = ax or _new_axes()
     low, high = np.quantile(portfolio.profit, _DRAWN_PROFITS)
     ax.hist(portfolio.profit, bins=200, range=(low, high), alpha=0.4)
-    ax.axvline(-portfolio.value_at_risk(level), linestyle="-", linewidth=1, color="black")
-    ax.axvline(-portfolio.expected_shortfall(level), linestyle=":", linewidth=1, color="black")
+    _draw_line(ax, -portfolio.value_at_risk(level), "-")
+    _draw_line(ax, -portfolio.expected_shortfall(level), ":")
     symbols = ", ".join(portfolio.positions)
     ax.set_title(f"{symbols}; lines at {level:.0%} VaR and ES", fontsize="medium")
     ax.set_xlabel("profit")
@@ -123,6 +122,10 @@ def _new_axes() -> Axes:
 
     _, ax = pyplot.subplots()
     return ax
+
+
+def _draw_line(ax: Axes, place: float, style: str) -> None:
+    ax.axvline(place, linestyle=style, linewidth=1, color="black")
 
 
 def _signed(log_return: float) -> str:
@@ -150,24 +153,27 @@ def _span(dist: ReturnDistribution) -> str:
 
 def _headline(dist: ReturnDistribution) -> str:
     target = "bar of" if dist.horizon == 1 else f"{_span(dist)} through"
-    target += f" {dist.target_time:{_MINUTE}}"
-    return f"{dist.symbol}, {target}, from {dist.context} bars through {dist.as_of:{_MINUTE}}"
+    target_time = dist.target_time.strftime(_MINUTE)
+    as_of = dist.as_of.strftime(_MINUTE)
+    known = f"from {dist.context} bars through {as_of}"
+    return f"{dist.symbol}, {target} {target_time}, {known}"
 
 
 def _facts(dist: ReturnDistribution) -> list[tuple[str, str]]:
     """The main figures by what they are."""
     summary = summarise(dist)
-    quantiles = [summary[f"{level:.0%}"] for level in _LEVELS]
+    quantiles = ", ".join(summary[f"{level:.0%}"] for level in _LEVELS)
     risks = []
     for side in SIDES:
         at_risk = summary[f"VaR99 {side}"]
         shortfall = summary[f"ES99 {side}"]
         risks.append(f"{side} {at_risk} / {shortfall}")
-    mean = f"{BASIS_POINTS * dist.mean():+.2f} bp"
+    mean = BASIS_POINTS * dist.mean()
+    direction = f"up {summary['up']}, mean {mean:+.2f} bp"
     zero = f"{dist.prob_zero:.2%} of this asset's Train returns after a close that moved"
     return [
-        ("given a non-zero return", f"up {summary['up']}, mean {mean}"),
-        ("5%, 50%, 95% quantile in bp", ", ".join(quantiles)),
+        ("given a non-zero return", direction),
+        ("5%, 50%, 95% quantile in bp", quantiles),
         ("99% value at risk / expected shortfall in bp", ", ".join(risks)),
         ("exactly zero", zero),
         *(("note", note) for note in dist.notes),

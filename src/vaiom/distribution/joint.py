@@ -18,7 +18,14 @@ from typing import Any, Self
 import numpy as np
 
 from vaiom.distribution.buckets import BucketDistribution
-from vaiom.distribution.copula import LEAST_TAIL, correlation_of, levels_of, pit_of, scores_of
+from vaiom.distribution.copula import (
+    correlation_of,
+    inside,
+    levels_of,
+    pit_of,
+    scores_of,
+    symmetric,
+)
 from vaiom.distribution.portfolio import Estimate, Portfolio, finite_numbers, num_draws_needed
 from vaiom.distribution.shape import Floats
 from vaiom.errors import ConfigError
@@ -70,19 +77,20 @@ class Marginal:
 
     def returns_of(self, scores: Floats) -> Floats:
         """Log returns from scores x, of any shape: the forecast's quantiles at their levels."""
-        levels = levels_of(np.ravel(scores), self.forecast_degrees)
-        levels = np.clip(levels, LEAST_TAIL, 1 - LEAST_TAIL)
+        levels = inside(levels_of(np.ravel(scores), self.forecast_degrees))
         knot_levels, knot_returns = self._quantile_knots
         returns = np.interp(levels, knot_levels, knot_returns)
         shape = self.forecast.shape
         sigma = self.forecast.sigma
         first, last = knot_levels[[0, -1]]
         below = levels < first
-        excess = shape.lower.excess(levels[below] / first)
+        survival = levels[below] / first
+        excess = shape.lower.excess(survival)
         returns[below] = knot_returns[0] - excess * sigma
         above = levels > last
         survival = (1 - levels[above]) / (1 - last)
-        returns[above] = knot_returns[-1] + shape.upper.excess(survival) * sigma
+        excess = shape.upper.excess(survival)
+        returns[above] = knot_returns[-1] + excess * sigma
         return returns.reshape(np.shape(scores))
 
     @cached_property
@@ -91,7 +99,8 @@ class Marginal:
         knots = self.forecast.shape.knots
         zero = int(np.searchsorted(knots, 0.0))
         places = np.insert(knots, zero, [0.0, 0.0])
-        levels = np.interp(places, knots, self.forecast.cumulative) * (1 - self.prob_zero)
+        cumulative = np.interp(places, knots, self.forecast.cumulative)
+        levels = cumulative * (1 - self.prob_zero)
         levels[zero + 1 :] += self.prob_zero
         return levels, places * self.forecast.sigma
 
@@ -222,7 +231,8 @@ class JointDistribution:
             raise ConfigError("nothing is left to forecast", expected=expected)
         pit = []
         for symbol, value in values.items():
-            pit.append(pit_of(self.dists[symbol], self.prob_zero[symbol], value))
+            own_pit = pit_of(self.dists[symbol], self.prob_zero[symbol], value)
+            pit.append(own_pit)
         scores = scores_of(np.array(pit), self.forecast_degrees) - self.location[known]
         rest = self._places(list(others))
         own = self.scatter[np.ix_(known, known)]
@@ -237,7 +247,7 @@ class JointDistribution:
         return replace(
             self,
             dists=others,
-            scatter=(scatter + scatter.T) / 2,
+            scatter=symmetric(scatter),
             location=self.location[rest] + slopes @ scores,
             degrees=degrees,
         )
@@ -259,22 +269,25 @@ class JointDistribution:
         rng = np.random.default_rng(seed)
         profits = self._profits(rng, DRAWS if n is None else n, amounts)
         book = Portfolio(positions=amounts, profits=profits, notes=self.notes)
+        if n is not None:
+            return book
         most = max(_MOST_PROFITS // len(amounts), DRAWS)
-        while (
-            n is None and (missing := min(num_draws_needed(book, level), most) - len(profits)) > 0
-        ):
-            more = [
-                self._profits(rng, min(_DRAWS_AT_ONCE, missing - first), amounts)
-                for first in range(0, missing, _DRAWS_AT_ONCE)
-            ]
-            profits = np.concatenate([profits, *more])
-            book = replace(book, profits=profits)
-        return book
+        while True:
+            needed = min(num_draws_needed(book, level), most)
+            missing = needed - len(book.profits)
+            if missing <= 0:
+                return book
+            parts = [book.profits]
+            for first in range(0, missing, _DRAWS_AT_ONCE):
+                part = self._profits(rng, min(_DRAWS_AT_ONCE, missing - first), amounts)
+                parts.append(part)
+            book = replace(book, profits=np.concatenate(parts))
 
     def _profits(self, rng: np.random.Generator, n: int, amounts: Mapping[str, float]) -> Floats:
         """Draw the profit of each position, (n, positions)."""
         simple_returns = np.expm1(self._draw(rng, n, list(amounts)))
-        profits: Floats = np.array(list(amounts.values())) * simple_returns
+        money = np.array(list(amounts.values()))
+        profits: Floats = money * simple_returns
         return profits + 0.0  # no profit is 0, not -0
 
     def _places(self, symbols: list[str]) -> list[int]:

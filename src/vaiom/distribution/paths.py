@@ -53,13 +53,16 @@ def sample_paths(dists: Sequence[ReturnDistribution], n: int, seed: int | None) 
         raise ConfigError("a number of paths is positive", got=n)
     horizons = [dist.horizon for dist in dists]
     bars = np.arange(1, horizons[-1] + 1)
-    steps = np.random.default_rng(seed).standard_normal((n, len(bars)))
-    levels = ndtr(steps.cumsum(axis=1) / np.sqrt(bars))
+    roots = np.sqrt(bars)
+    rng = np.random.default_rng(seed)
+    steps = rng.standard_normal((n, len(bars)))
+    scores = steps.cumsum(axis=1) / roots
+    levels = ndtr(scores)
     returns = np.zeros(levels.shape)
     for dist in dists:
         # Its weight at each bar: 1 at its own horizon, 0 from the neighbouring ones on.
         is_own = [float(horizon == dist.horizon) for horizon in horizons]
-        weight = np.interp(np.sqrt(bars), np.sqrt(horizons), is_own)
+        weight = np.interp(roots, np.sqrt(horizons), is_own)
         near = weight > 0
         quantiles = dist.quantile(levels[:, near])
         returns[:, near] += weight[near] * quantiles

@@ -93,8 +93,8 @@ class Portfolio:
             raise ConfigError("a quantile's level is a probability", expected="0 to 1", got=q)
         error = math.sqrt(q * (1 - q) / len(self.profit))
         levels = np.clip([q - error, q, q + error], 0, 1)
-        low, value, high = np.quantile(self.profit, levels)
-        return Estimate(float(value), float(high - low) / 2)
+        low, value, high = np.quantile(self.profit, levels).tolist()
+        return Estimate(value, (high - low) / 2)
 
     def value_at_risk(self, level: float = 0.99) -> Estimate:
         """The loss that is exceeded with probability 1 - level."""
@@ -109,9 +109,11 @@ class Portfolio:
         (Chen 2008, "Nonparametric Estimation of Expected Shortfall").
         """
         losses = 0.0 - self.profit[self._worst(level)]
-        mean = losses.mean()
-        variance = losses.var() + level * (mean - losses.min()) ** 2
-        return Estimate(float(mean), math.sqrt(variance / len(losses)))
+        mean = float(losses.mean())
+        beyond_limit = mean - losses.min()
+        variance = losses.var() + level * beyond_limit**2
+        error = math.sqrt(variance / len(losses))
+        return Estimate(mean, error)
 
     def contributions(self, level: float = 0.99) -> dict[str, Contribution]:
         """What each position contributes to both risks (Euler's principle, Tasche 1999).
@@ -120,12 +122,14 @@ class Portfolio:
         """
         worst = self._worst(level)
         shortfalls = 0.0 - self.profits[worst].mean(axis=0)
-        near = max(1, round(_NEAR * (1 - level) * len(self.profit)))
+        num_beyond = (1 - level) * len(self.profit)
+        near = max(1, round(_NEAR * num_beyond))
         first = max(0, len(worst) - near)
         around = self._order[first : len(worst) + near + 1]
         limits = 0.0 - self.profits[around].mean(axis=0)
-        if limits.sum():
-            limits *= self.value_at_risk(level) / limits.sum()
+        total = limits.sum()
+        if total:
+            limits *= self.value_at_risk(level) / total
         contributions = {}
         for number, (symbol, amount) in enumerate(self.positions.items()):
             limit = float(limits[number])
@@ -174,10 +178,11 @@ class Portfolio:
     def _worst(self, level: float) -> Ints:
         """Numbers of the worst draws, a share 1 - level of all."""
         draws = len(self.profit)
-        if not 0 < level < 1 or (1 - level) * draws < 1:
+        num_worst = (1 - level) * draws
+        if not 0 < level < 1 or num_worst < 1:
             expected = f"between 0 and 1, as in 0.99, with a draw beyond it among {draws:,}"
             raise ConfigError("a risk level is a probability", expected=expected, got=level)
-        return self._order[: round((1 - level) * draws)]
+        return self._order[: round(num_worst)]
 
 
 def num_draws_needed(book: Portfolio, level: float) -> int:

@@ -100,11 +100,9 @@ def stack(dists: Sequence[ReturnDistribution]) -> BucketDistribution:
     """Forecasts of one shape as one distribution of many events, whose figures cost little more
     than those of one.
     """
-    return BucketDistribution(
-        probs=np.array([dist.probs for dist in dists]),
-        sigma=np.array([dist.sigma for dist in dists]),
-        shape=dists[0].shape,
-    )
+    probs = np.array([dist.probs for dist in dists])
+    sigma = np.array([dist.sigma for dist in dists])
+    return BucketDistribution(probs=probs, sigma=sigma, shape=dists[0].shape)
 
 
 def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
@@ -115,8 +113,8 @@ def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
     # One call for all levels costs little more than a call for one.
     lowest = [1 - level for level in RISK_LEVELS]
     quantiles = many.quantile([*lowest, *RISK_LEVELS, *SHOWN_LEVELS])
-    num_risks = len(RISK_LEVELS)
-    at_risk = {"long": -quantiles[:, :num_risks], "short": quantiles[:, num_risks : 2 * num_risks]}
+    low, high, shown = np.split(quantiles, [len(lowest), 2 * len(lowest)], axis=1)
+    at_risk = {"long": -low, "short": high}
     shortfall = {side: many.expected_shortfall(RISK_LEVELS, side) for side in SIDES}
     return [
         {
@@ -128,7 +126,7 @@ def to_dicts(dists: Sequence[ReturnDistribution]) -> list[dict[str, Any]]:
             "prob_zero": dist.prob_zero,
             "prob_up": prob_up[event],
             "mean": mean[event],
-            "quantiles": _by_level(SHOWN_LEVELS, quantiles[event, 2 * num_risks :]),
+            "quantiles": _by_level(SHOWN_LEVELS, shown[event]),
             "value_at_risk": _by_side(at_risk, event),
             "expected_shortfall": _by_side(shortfall, event),
         }

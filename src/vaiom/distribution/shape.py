@@ -46,7 +46,8 @@ class Tail:
         scaled = np.maximum(excess, 0) / self.scale
         if self.shape == 0:
             return np.exp(-scaled)
-        return np.exp(-np.log1p(self.shape * scaled) / self.shape)
+        log_growth = np.log1p(self.shape * scaled)
+        return np.exp(-log_growth / self.shape)
 
     def density(self, excess: Floats) -> Floats:
         """The density of X at an excess of 0 or more."""
@@ -59,9 +60,10 @@ class Tail:
             exponential = -np.log(survival)
         if self.shape == 0:
             return self.scale * exponential
-        return self.scale * np.expm1(self.shape * exponential) / self.shape
+        growth = np.expm1(self.shape * exponential)
+        return self.scale * growth / self.shape
 
-    def moment_beyond(self, excess: Floats, edge: float = 0.0, power: int = 1) -> Floats:
+    def moment_beyond(self, excess: Floats, edge: float | Floats = 0.0, power: int = 1) -> Floats:
         """The mean of (edge + X) ** power given that X is above `excess`; power is 1 or 2.
 
         What exceeds a higher threshold is generalised Pareto again, with the scale
@@ -87,7 +89,8 @@ class ReturnShape:
 
     def __post_init__(self) -> None:
         gaps = np.diff(self.knots)
-        if self.knots.ndim != 1 or not ((gaps > 0) & (gaps < math.inf)).all():
+        rises = (gaps > 0) & (gaps < math.inf)
+        if self.knots.ndim != 1 or not rises.all():
             raise ValueError("knots must increase, from one finite number to the next")
         self.knots.flags.writeable = False  # all forecasts share them
 
@@ -97,41 +100,42 @@ class ReturnShape:
         return ReturnShape(knots=-self.knots[::-1], lower=self.upper, upper=self.lower)
 
     @cached_property
-    def _pieces(self) -> tuple[Floats, Floats]:
-        """(J + 1,) where each piece begins, and how wide it is; the tails have no width."""
-        starts = np.concatenate([self.knots[:1], self.knots])
-        widths = np.pad(np.diff(self.knots), 1, constant_values=1.0)
-        return starts, widths
+    def _starts(self) -> Floats:
+        """(J + 1,) the lower knot of each piece; of the lower tail its only one."""
+        return np.concatenate([self.knots[:1], self.knots])
+
+    @cached_property
+    def _widths(self) -> Floats:
+        """(J + 1,) how wide each piece is; 1 for the tails, which have no width."""
+        return np.pad(np.diff(self.knots), 1, constant_values=1.0)
 
     def locate(self, z: Floats) -> tuple[Ints, Floats]:
         """The places of values: numbers of pieces, and shares of their mass below the values.
 
         A knot belongs to the piece that it ends. Shares of values that are not numbers are NaN.
         """
-        starts, widths = self._pieces
         piece = np.searchsorted(self.knots, z, side="left")
-        inside = (z - starts[piece]) / widths[piece]
-        first, last = self.knots[[0, -1]]
-        below = self.lower.survival(first - z)
-        above = 1 - self.upper.survival(z - last)
+        offset = z - self._starts[piece]
+        inside = offset / self._widths[piece]
+        below = self.lower.survival(-offset)
+        above = 1 - self.upper.survival(offset)
         return piece, self._by_piece(piece, below, inside, above)
 
     def value(self, piece: Ints, share: Floats) -> Floats:
         """The values at places; infinite at the ends of the tails."""
-        starts, widths = self._pieces
-        inside = starts[piece] + share * widths[piece]
-        first, last = self.knots[[0, -1]]
-        below = first - self.lower.excess(share)
-        above = last + self.upper.excess(1 - share)
+        start = self._starts[piece]
+        inside = start + share * self._widths[piece]
+        below = start - self.lower.excess(share)
+        above = start + self.upper.excess(1 - share)
         return self._by_piece(piece, below, inside, above)
 
     def density(self, piece: Ints, z: Floats) -> Floats:
         """The density at values in these pieces, for a mass of 1 in each piece."""
-        _, widths = self._pieces
-        first, last = self.knots[[0, -1]]
-        below = self.lower.density(np.maximum(first - z, 0))
-        above = self.upper.density(np.maximum(z - last, 0))
-        return self._by_piece(piece, below, 1 / widths[piece], above)
+        excess = np.abs(z - self._starts[piece])
+        inside = 1 / self._widths[piece]
+        below = self.lower.density(excess)
+        above = self.upper.density(excess)
+        return self._by_piece(piece, below, inside, above)
 
     @cached_property
     def moments(self) -> dict[int, Floats]:
@@ -142,20 +146,20 @@ class ReturnShape:
 
     def moments_below(self, piece: Ints, share: Floats, power: int) -> Floats:
         """The mean of z ** power over the lowest share of each of these pieces; power is 1 or 2."""
-        starts, widths = self._pieces
-        low = starts[piece]
-        high = low + share * widths[piece]
+        low = self._starts[piece]
+        high = low + share * self._widths[piece]
         inside = (low + high) / 2
         if power == 2:
             inside = (low**2 + low * high + high**2) / 3
-        first, last = self.knots[[0, -1]]
-        cut = self.lower.excess(share)
-        below = (-1) ** power * self.lower.moment_beyond(cut, -first, power)
+        lower_cut = self.lower.excess(share)
+        mirrored = self.lower.moment_beyond(lower_cut, -low, power)
+        below = (-1) ** power * mirrored
         # In the upper tail the lowest share is all but the rest.
         rest = np.where(piece == len(self.knots), 1 - share, 0)
-        cut = self.upper.excess(np.where(rest > 0, rest, 1))
-        all_of_it = self.upper.moment_beyond(np.zeros(()), last, power)
-        above = (all_of_it - rest * self.upper.moment_beyond(cut, last, power)) / share
+        upper_cut = self.upper.excess(np.where(rest > 0, rest, 1))
+        whole_tail = self.upper.moment_beyond(np.zeros(()), low, power)
+        beyond_cut = self.upper.moment_beyond(upper_cut, low, power)
+        above = (whole_tail - rest * beyond_cut) / share
         return self._by_piece(piece, below, inside, above)
 
     def _by_piece(self, piece: Ints, below: Floats, inside: Floats, above: Floats) -> Floats:

@@ -23,11 +23,11 @@ from vaiom.codec import to_json
 from vaiom.corpus.splits import TRAIN, VALIDATION
 from vaiom.corpus.store import Corpus, open_corpus
 from vaiom.corpus.targets import DEFAULT_CONTEXT
-from vaiom.distribution.shape import ReturnShape, Tail
 from vaiom.errors import ConfigError, DataError
 from vaiom.evaluation.access_ledger import record_access
 from vaiom.evaluation.evaluate import judge, require_own
 from vaiom.evaluation.predictor import rows_of
+from vaiom.evaluation.quantiles import quantile_buckets
 from vaiom.evaluation.record import FORMS, RUN_PREFIX, ForecastScore, caveat_of_missing
 from vaiom.evaluation.scores import (
     MODEL,
@@ -95,11 +95,12 @@ class ForecastTable:
         sigma = corpus.target_scale[rows]
         if self.form == SAMPLES:
             line, column = np.nonzero(values)
-            buckets = bucket_of(edges, values[line, column] / sigma[at[line]])
+            event = at[line]
+            buckets = bucket_of(edges, values[line, column] / sigma[event])
             counts = np.zeros((len(rows), NUM_RETURN_BUCKETS))
-            np.add.at(counts, (at[line], buckets - 1), 1.0)
-            shares = smooth(count_targets(corpus, corpus.endpoints(TRAIN, context)))
-            counts += PRIOR_SAMPLES * shares
+            np.add.at(counts, (event, buckets - 1), 1.0)
+            train_counts = count_targets(corpus, corpus.endpoints(TRAIN, context))
+            counts += PRIOR_SAMPLES * smooth(train_counts)
             return np.asarray(counts / counts.sum(axis=1, keepdims=True))
         ordered: Floats = values[np.argsort(at)]
         if self.form == PROBABILITIES:
@@ -126,7 +127,8 @@ def score(
     `against` is a run that was evaluated on the split: its context is taken, and its losses are
     compared. With `save` the result is kept in that run, whose report then shows it.
     """
-    corpus = open_corpus(corpus) if isinstance(corpus, str | Path) else corpus
+    if isinstance(corpus, str | Path):
+        corpus = open_corpus(corpus)
     run = find_run(Path(against)) if against is not None else None
     model = load_model(run) if run else None
     if model:
@@ -134,8 +136,10 @@ def score(
     if save:
         _require_savable(run, name)
     events = rows_of(corpus, split, context, unseal)
-    given = forecasts.forecast(corpus, events) if hasattr(forecasts, "forecast") else forecasts
-    table = _read_forecasts(_read_table(given), corpus, events)
+    if hasattr(forecasts, "forecast"):
+        forecasts = forecasts.forecast(corpus, events)
+    frame = _read_table(forecasts)
+    table = _read_forecasts(frame, corpus, events)
     common = np.intersect1d(events, table.rows)
     losses = {}
     if run:
@@ -143,19 +147,18 @@ def score(
         common = common[np.isfinite(run_bits[common])]
         losses[RUN_PREFIX + run.name] = run_bits[common]
     if not len(common):
+        first = corpus.timestamps[events[0]]
         num_known = (table.rows >= 0).sum()
         raise DataError(
             "no forecast belongs to an event of the split",
-            expected=(
-                f"some of {len(events):,} events, the first after the bar of "
-                f"{corpus.timestamps[events[0]]}"
-            ),
+            expected=f"some of {len(events):,} events, the first after the bar of {first}",
             got=f"{len(table.rows):,} lines, {num_known:,} of them after a bar of the corpus",
         )
     stored = load_losses(Path(baselines), corpus, split, context) if baselines else {}
     fitted_now = [baseline(each) for each in PLAIN if each not in stored]
     losses |= losses_of(fitted_now, corpus, common, context)
-    losses |= {each: bits[np.isin(events, common)] for each, bits in stored.items()}
+    is_common = np.isin(events, common)
+    losses |= {each: bits[is_common] for each, bits in stored.items()}
     probs = table.probabilities(corpus, common, context)
     folder = ensure_folder(Run(run).forecasts / name) if save and run else None
     # Whatever can be refused has been refused: from here on the split is accessed.
@@ -163,7 +166,8 @@ def score(
     looks = record_access(corpus, split, run=name, checkpoint_sha256=digest, num_events=len(common))
     scored = score_events(corpus, common, losses, probs)
     num_missing = len(events) - len(common)
-    num_unused = int((~np.isin(table.rows, events)).sum())
+    is_unused = ~np.isin(table.rows, events)
+    num_unused = int(is_unused.sum())
     figures = judge(corpus, split, common, scored)
     caveat = caveat_of_missing(num_missing, len(events), num_unused, table.form)
     result = ForecastScore(
@@ -206,7 +210,9 @@ def _bits_of_run(run: Path, corpus: Corpus, split: str) -> Floats:
     """(N,) losses of an evaluated run by row of the corpus, NaN where it was not scored."""
     theirs = read_events(run, split)
     rows = find_rows(corpus, corpus.target_timestamps, theirs.symbols, theirs.target_times)
-    if (rows < 0).any() or (corpus.target_return[rows] != theirs.buckets).any():
+    missing = rows < 0
+    differing = corpus.target_return[rows] != theirs.buckets
+    if missing.any() or differing.any():
         raise DataError(
             "the run was scored on other events than the corpus has",
             where=run,
@@ -215,32 +221,6 @@ def _bits_of_run(run: Path, corpus: Corpus, split: str) -> Floats:
     bits = np.full(len(corpus), np.nan)
     bits[rows] = theirs.bits[MODEL]
     return bits
-
-
-def quantile_buckets(
-    levels: Sequence[float], quantiles: Floats, bounds: Floats, shape: ReturnShape
-) -> Floats:
-    """Probabilities (n, K) between bounds (n, K - 1) of distributions with these quantiles (n, L).
-
-    Bounds and quantiles are in log returns. Between quantiles the distribution function is linear;
-    beyond the outermost it has the shape of Train's tail, with the scale that lets the density go
-    on as it was.
-    """
-    below = np.stack([np.interp(*pair, levels) for pair in zip(bounds, quantiles, strict=True)])
-    inner_density = np.diff(levels) / np.diff(quantiles, axis=1)
-    lower = quantiles[:, :1] - bounds
-    upper = bounds - quantiles[:, -1:]
-    lower_mass = _mass_beyond(lower, levels[0], inner_density[:, :1], shape.lower)
-    upper_mass = _mass_beyond(upper, 1 - levels[-1], inner_density[:, -1:], shape.upper)
-    below = np.where(lower > 0, lower_mass, below)
-    below = np.where(upper > 0, 1 - upper_mass, below)
-    return np.diff(below, axis=1, prepend=0.0, append=1.0)
-
-
-def _mass_beyond(excess: Floats, mass: float, density: Floats, tail: Tail) -> Floats:
-    """Mass beyond an excess (n, K - 1) over an outermost quantile, of that beyond it."""
-    unit_tail = Tail(scale=1.0, shape=tail.shape)
-    return mass * unit_tail.survival(np.maximum(excess, 0) * density / mass)
 
 
 def _read_table(source: Any) -> pl.DataFrame:
@@ -261,7 +241,9 @@ def _read_table(source: Any) -> pl.DataFrame:
             is_time = np.asarray(column).dtype.kind == "M"
             columns[name] = np.asarray(column, "datetime64[us]") if is_time else column
         return pl.DataFrame(columns)
-    return pl.DataFrame(source.collect() if isinstance(source, pl.LazyFrame) else source)
+    if isinstance(source, pl.LazyFrame):
+        source = source.collect()
+    return pl.DataFrame(source)
 
 
 def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> ForecastTable:
@@ -281,15 +263,15 @@ def _read_forecasts(frame: pl.DataFrame, corpus: Corpus, events: Rows) -> Foreca
     bars = horizon.cast(pl.Float64, strict=False).to_numpy()
     _refuse("a forecast is of several bars", bars > 1, bars[:, None], "horizon 1, the next bar")
     columns = sorted(named, key=lambda key: float(key or 0))
-    values = frame.select(
-        pl.col(named[key]).cast(pl.Float64, strict=False).alias(key) for key in columns
-    ).to_numpy()
+    numbers = frame.select(named[key] for key in columns).cast(pl.Float64, strict=False)
+    values = numbers.to_numpy()
     _require_values(form, values)
-    symbols = frame["symbol"].cast(pl.String).fill_null("").to_numpy().astype(np.str_)
+    names = frame["symbol"].cast(pl.String).fill_null("")
+    symbols = names.to_numpy().astype(np.str_)
     assets = list(corpus.asset_slices)
-    known = np.isin(symbols, assets)
+    unknown = ~np.isin(symbols, assets)
     problem = "the corpus does not have this symbol"
-    _refuse(problem, ~known, symbols[:, None], ", ".join(assets[:20]))
+    _refuse(problem, unknown, symbols[:, None], ", ".join(assets[:20]))
     rows = _find_lines(frame, times, symbols, corpus, events, repeatable="" in columns)
     return ForecastTable(rows=rows, form=form, columns=tuple(columns), values=values)
 
@@ -309,11 +291,14 @@ def _require_values(form: str, values: Floats) -> None:
     finite = np.isfinite(values).all(axis=1)
     _refuse("a forecast is not a finite number", ~finite, values, "numbers, none missing")
     if form == PROBABILITIES:
-        wrong = (np.abs(values.sum(axis=1) - 1) > SUM_TOLERANCE) | (values < 0).any(axis=1)
+        excess = values.sum(axis=1) - 1
+        negative = (values < 0).any(axis=1)
+        wrong = (np.abs(excess) > SUM_TOLERANCE) | negative
         expected = f"{NUM_RETURN_BUCKETS} of them from 0 on, with a sum within {SUM_TOLERANCE} of 1"
         _refuse("probabilities do not sum to one, or are negative", wrong, values, expected)
     if form == QUANTILES:
-        crossed = (np.diff(values, axis=1) <= 0).any(axis=1)
+        steps = np.diff(values, axis=1)
+        crossed = (steps <= 0).any(axis=1)
         expected = "values that rise with their levels"
         _refuse("quantiles cross or coincide", crossed, values, expected)
 
@@ -338,12 +323,14 @@ def _find_lines(
         parsed = parse_stamps(frame[name], lambda line: f"forecast {line + 1}", utc=True)
         stamps[name] = parsed.to_numpy()
         rows[name] = find_rows(corpus, known[name], symbols, stamps[name])
-    keys = np.stack([symbols, *(each.astype(np.str_) for each in stamps.values())], axis=1)
+    printed = [each.astype(np.str_) for each in stamps.values()]
+    keys = np.stack([symbols, *printed], axis=1)
     if len(times) == 2:
         late = stamps["time"] >= stamps["target_time"]
         problem = "a forecast was made after its target began"
         _refuse(problem, late, keys, "time before target_time")
-        other = (rows["target_time"] >= 0) & (rows["target_time"] != rows["time"])
+        target_rows = rows["target_time"]
+        other = (target_rows >= 0) & (target_rows != rows["time"])
         expected = "in target_time the bar after that of time"
         _refuse("a forecast is of another bar than the next", other, keys, expected)
     if not repeatable:
@@ -382,12 +369,14 @@ def _require_in_place(
         # Before the first and after the last of its asset a table may just be longer.
         inside = np.zeros(len(symbols), bool)
         for symbol, asset in corpus.asset_slices.items():
-            own = known[usable[(usable >= asset.start) & (usable < asset.stop)]]
+            is_own = (usable >= asset.start) & (usable < asset.stop)
+            own = known[usable[is_own]]
             if len(own):
-                inside |= (symbols == symbol) & (stamps >= own[0]) & (stamps <= own[-1])
-        missed = int((inside & ~np.isin(rows, usable)).sum())
+                between = (stamps >= own[0]) & (stamps <= own[-1])
+                inside |= between & (symbols == symbol)
+        missed = _num_missed(rows, usable, inside)
         for bars, shifted in shifts:
-            left = int((inside & ~np.isin(shifted, usable)).sum())
+            left = _num_missed(shifted, usable, inside)
             if missed >= LEAST_MISSED and 10 * left <= missed:
                 direction = "earlier" if bars > 0 else "later"
                 raise DataError(
@@ -398,3 +387,9 @@ def _require_in_place(
                     ),
                     got=f"{missed:,} stamps on no event, {left:,} if moved so",
                 )
+
+
+def _num_missed(rows: Rows, usable: Rows, inside: npt.NDArray[np.bool_]) -> int:
+    """How many of the lines inside have a row (n,) that is not usable."""
+    missed = inside & ~np.isin(rows, usable)
+    return int(missed.sum())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -87,16 +87,18 @@ class PortfolioBacktest:
 
 def portfolios_of(size: int) -> dict[str, Floats]:
     """Shares of the gross value (assets,): equal ones, as much long as short, and random ones."""
-    signs = np.where(np.arange(size) % 2, -1.0, 1.0)
-    num_long = int((signs > 0).sum())
-    num_short = max(1, size - num_long)
+    is_short = np.arange(size) % 2 == 1
+    num_short = size // 2
+    num_long = size - num_short
     portfolios = {
         "equal": np.full(size, 1 / size),
-        "dollar_neutral": np.where(signs > 0, 0.5 / num_long, -0.5 / num_short),
+        "dollar_neutral": np.where(is_short, -0.5 / max(1, num_short), 0.5 / num_long),
     }
-    drawn = np.random.default_rng(SEED).standard_normal((RANDOM_PORTFOLIOS, size))
+    rng = np.random.default_rng(SEED)
+    drawn = rng.standard_normal((RANDOM_PORTFOLIOS, size))
     for number, amounts in enumerate(drawn, start=1):
-        portfolios[f"random_{number}"] = amounts / np.abs(amounts).sum()
+        gross = np.abs(amounts).sum()
+        portfolios[f"random_{number}"] = amounts / gross
     return portfolios
 
 
@@ -110,7 +112,8 @@ def fissler_ziegel(loss: Floats, risk: Floats, level: float) -> Floats:
     value_at_risk = risk[..., 0]
     shortfall = risk[..., 1]
     beyond = np.maximum(loss - value_at_risk, 0) / (1 - level)
-    return np.asarray((beyond + value_at_risk) / shortfall + np.log(shortfall) - 1)
+    ratio = (beyond + value_at_risk) / shortfall
+    return np.asarray(ratio + np.log(shortfall) - 1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -136,35 +139,38 @@ def backtest_portfolios(
     portfolios = portfolios_of(len(panel.symbols))
     shares = np.stack(list(portfolios.values()))
     whole = panel.whole_stamps()
-    judged = np.isin(whole, list(correlations))
-    num_before = int((~judged).sum())
+    is_judged = np.isin(whole, list(correlations))
+    judged = whole[is_judged]
+    num_before = len(whole) - len(judged)
     if not config.least_history <= num_before < len(whole):
         return []
     returns = np.expm1(panel.log_ret[whole])
     losses = -returns @ shares.T
-    ours = _drawn_risks(panel, whole[judged], correlations, fit, shares, config.draws)
-    references = {
-        "historical_simulation": _past_risks(losses, min(config.history, num_before))[judged],
-        "ewma_covariance": riskmetrics_risks(returns, shares, losses, num_before)[judged],
-    }
+    ours = _drawn_risks(panel, judged, correlations, fit, shares, config.draws)
+    past = _past_risks(losses, min(config.history, num_before))
+    ewma = riskmetrics_risks(returns, shares, losses, num_before)
+    references = {"historical_simulation": past[is_judged], "ewma_covariance": ewma[is_judged]}
     if garch is not None:
-        scaled = shares * garch.scales[whole[judged], None]
-        variances = np.einsum("tpi,ij,tpj->tp", scaled, fit.correlation, scaled)
-        risks = elliptic_risks(np.sqrt(variances), garch.degrees)
-        references["garch_t_constant_correlation"] = risks
-    weeks = panel.stamps[whole[judged]].astype("datetime64[W]").astype(np.int64)
-    return [
-        _backtest(
-            name,
-            level,
-            losses[judged, number],
-            ours[:, number, place],
-            {reference: risks[:, number, place] for reference, risks in references.items()},
-            weeks,
-        )
-        for number, name in enumerate(portfolios)
-        for place, level in enumerate(LEVELS)
-    ]
+        scaled = shares * garch.scales[judged, None]
+        scales = _portfolio_scales(scaled, fit.correlation)
+        references["garch_t_constant_correlation"] = elliptic_risks(scales, garch.degrees)
+    weeks = panel.stamps[judged].astype("datetime64[W]").astype(np.int64)
+    backtests = []
+    for number, name in enumerate(portfolios):
+        loss = losses[is_judged, number]
+        for place, level in enumerate(LEVELS):
+            own = ours[:, number, place]
+            others = {each: risks[:, number, place] for each, risks in references.items()}
+            backtests.append(_backtest(name, level, loss, own, others, weeks))
+    return backtests
+
+
+def _portfolio_scales(amounts: Floats, covariance: Floats) -> Floats:
+    """The scales (...) of portfolios of these amounts (..., assets), from the covariance of the
+    assets' returns.
+    """
+    variances = np.einsum("...i,ij,...j->...", amounts, covariance, amounts)
+    return np.asarray(np.sqrt(variances))
 
 
 def _backtest(
@@ -181,15 +187,16 @@ def _backtest(
     against = []
     for reference, other in references.items():
         gain = fissler_ziegel(loss, other, level) - own
-        against.append(
-            RiskGain(
-                against=reference,
-                exceedance_rate=float((loss > other[:, 0]).mean()),
-                gain=float(gain.mean()),
-                weeks=bootstrap_blocks(gain, weeks),
-            )
+        beyond = loss > other[:, 0]
+        compared = RiskGain(
+            against=reference,
+            exceedance_rate=float(beyond.mean()),
+            gain=float(gain.mean()),
+            weeks=bootstrap_blocks(gain, weeks),
         )
+        against.append(compared)
     one_series = np.zeros(len(loss))
+    value_at_risk, shortfall = risk.mean(axis=0).tolist()
     return PortfolioBacktest(
         portfolio=portfolio,
         level=level,
@@ -197,8 +204,8 @@ def _backtest(
         exceedance_rate=float(exceeded.mean()),
         kupiec_p=chi_square_tail(kupiec(exceeded, 1 - level), 1),
         independence_p=chi_square_tail(christoffersen(exceeded, one_series), 1),
-        value_at_risk=float(risk[:, 0].mean()),
-        expected_shortfall=float(risk[:, 1].mean()),
+        value_at_risk=value_at_risk,
+        expected_shortfall=shortfall,
         against=against,
     )
 
@@ -212,16 +219,17 @@ def _drawn_risks(
     draws: int,
 ) -> Floats:
     """Risks (stamps, portfolios, levels, 2) from draws of the joint distribution at each stamp."""
-    risks = np.empty((len(stamps), len(shares), len(LEVELS), 2))
+    degrees = fit.degrees["1"]
+    risks = []
     for start in range(0, len(stamps), STAMPS_AT_ONCE):
         block = stamps[start : start + STAMPS_AT_ONCE]
         log_ret = np.empty((len(block), draws, shares.shape[1]))
         for place, at in enumerate(block.tolist()):
-            joint = _joint_forecast(panel, at, correlations[at], fit.degrees["1"])
+            joint = _joint_forecast(panel, at, correlations[at], degrees)
             log_ret[place] = joint.sample(draws, seed=at)
-        losses = -np.expm1(log_ret) @ shares.T
-        risks[start : start + len(block)] = sample_risks(np.moveaxis(losses, -1, 1))
-    return risks
+        losses = -np.expm1(log_ret) @ shares.T  # (stamps, draws, portfolios)
+        risks.append(sample_risks(np.moveaxis(losses, -1, 1)))
+    return np.concatenate(risks)
 
 
 def _joint_forecast(
@@ -229,12 +237,11 @@ def _joint_forecast(
 ) -> JointDistribution:
     """The joint distribution of all assets at a stamp."""
     dists = panel.dists
-    marginals = {
-        symbol: BucketDistribution(
-            probs=dists.probs[number], sigma=float(dists.sigma[number]), shape=dists.shape
-        )
-        for symbol, number in zip(panel.symbols, panel.numbers[at], strict=True)
-    }
+    marginals = {}
+    for symbol, number in zip(panel.symbols, panel.numbers[at], strict=True):
+        probs = dists.probs[number]
+        sigma = float(dists.sigma[number])
+        marginals[symbol] = BucketDistribution(probs=probs, sigma=sigma, shape=dists.shape)
     return JointDistribution.of(marginals, panel.prob_zero, correlation, degrees)
 
 
@@ -242,11 +249,12 @@ def _past_risks(losses: Floats, window: int) -> Floats:
     """Historical simulation: risks (stamps, portfolios, levels, 2) from the last `window` losses
     before each stamp; NaN for the first stamps.
     """
-    past = np.lib.stride_tricks.sliding_window_view(losses, window, axis=0)[:-1]
+    past = np.lib.stride_tricks.sliding_window_view(losses[:-1], window, axis=0)
     risks = np.full((*losses.shape, len(LEVELS), 2), np.nan)
+    later = risks[window:]
     for start in range(0, len(past), STAMPS_AT_ONCE):
-        block = sample_risks(past[start : start + STAMPS_AT_ONCE])
-        risks[window + start : window + start + len(block)] = block
+        block = slice(start, start + STAMPS_AT_ONCE)
+        later[block] = sample_risks(past[block])
     return risks
 
 
@@ -254,10 +262,13 @@ def sample_risks(losses: Floats) -> Floats:
     """Value at risk and expected shortfall (..., levels, 2) of sampled losses (..., draws)."""
     ordered = np.sort(losses, axis=-1)
     count = ordered.shape[-1]
-    limits = np.stack([_sorted_quantile(ordered, level) for level in LEVELS], axis=-1)
-    num_worst = [max(1, round((1 - level) * count)) for level in LEVELS]
-    shortfalls = [ordered[..., count - worst :].mean(axis=-1) for worst in num_worst]
-    return np.stack([limits, np.stack(shortfalls, axis=-1)], axis=-1)
+    risks = np.empty((*ordered.shape[:-1], len(LEVELS), 2))
+    for place, level in enumerate(LEVELS):
+        num_worst = max(1, round((1 - level) * count))
+        worst = ordered[..., count - num_worst :]
+        risks[..., place, 0] = _sorted_quantile(ordered, level)
+        risks[..., place, 1] = worst.mean(axis=-1)
+    return risks
 
 
 def _sorted_quantile(ordered: Floats, level: float) -> Floats:
@@ -266,7 +277,8 @@ def _sorted_quantile(ordered: Floats, level: float) -> Floats:
     below = math.floor(place)
     above = math.ceil(place)
     low = ordered[..., below]
-    return np.asarray(low + (place - below) * (ordered[..., above] - low))
+    step = ordered[..., above] - low
+    return np.asarray(low + (place - below) * step)
 
 
 def elliptic_risks(scales: Floats, degrees: float | None) -> Floats:
@@ -283,9 +295,11 @@ def elliptic_risks(scales: Floats, degrees: float | None) -> Floats:
     else:
         log_norm = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
         log_norm -= math.log(degrees * math.pi) / 2
-        density = np.exp(log_norm - (degrees + 1) / 2 * np.log1p(limits**2 / degrees))
-        shortfalls = density / (1 - levels) * (degrees + limits**2) / (degrees - 1)
-    return np.asarray(scales[..., None, None] * np.stack([limits, shortfalls], axis=-1))
+        squares = limits**2
+        density = np.exp(log_norm - (degrees + 1) / 2 * np.log1p(squares / degrees))
+        shortfalls = density / (1 - levels) * (degrees + squares) / (degrees - 1)
+    standard = np.stack([limits, shortfalls], axis=-1)
+    return np.asarray(scales[..., None, None] * standard)
 
 
 def riskmetrics_risks(returns: Floats, shares: Floats, losses: Floats, num_before: int) -> Floats:
@@ -300,20 +314,23 @@ def riskmetrics_risks(returns: Floats, shares: Floats, losses: Floats, num_befor
 
     def risks(decay: float) -> Floats:
         covariance = np.cov(returns[:num_before].T)
-        variances = np.empty((len(returns), len(shares)))
+        scales = np.empty((len(returns), len(shares)))
         for at, row in enumerate(returns):
-            variances[at] = np.einsum("pi,ij,pj->p", shares, covariance, shares)
-            covariance = decay * covariance + (1 - decay) * np.outer(row, row)
-        return elliptic_risks(np.sqrt(variances), None)
+            scales[at] = _portfolio_scales(shares, covariance)
+            products = np.outer(row, row)
+            covariance = decay * covariance + (1 - decay) * products
+        return elliptic_risks(scales, None)
 
     def mean_loss(candidate: Floats) -> float:
         total = 0.0
         for place, level in enumerate(LEVELS):
-            own = fissler_ziegel(losses[deciding], candidate[deciding, :, place], level)
-            total += float(own.mean())
+            own_risks = candidate[deciding, :, place]
+            own_loss = fissler_ziegel(losses[deciding], own_risks, level)
+            total += float(own_loss.mean())
         return total
 
-    return min(map(risks, COVARIANCE_DECAYS), key=mean_loss)
+    candidates = [risks(decay) for decay in COVARIANCE_DECAYS]
+    return min(candidates, key=mean_loss)
 
 
 def garch_scales(
@@ -321,18 +338,20 @@ def garch_scales(
 ) -> EllipticScales | None:
     """Scales of the Student-t returns of a stored `garch_t` at each stamp and asset of a panel.
 
-    A variance h is the scale sqrt(h (degrees - 2) / degrees); the degrees of freedom are the mean
-    over the assets. None where no fit of every asset is stored in `fits`.
+    The degrees of freedom are the mean over the assets. None where no fit of every asset is stored
+    in `fits`.
     """
     garch = load_fit(GarchT(), corpus, context, fits) if fits else None
     if garch is None or set(panel.symbols) - garch.models_.keys():
         return None
-    degrees = float(np.mean([model.degrees for model in garch.models_.values()]))
+    all_degrees = [model.degrees for model in garch.models_.values()]
+    degrees = float(np.mean(all_degrees))
     scales = np.full_like(panel.scale, np.nan)
     for asset, symbol in enumerate(panel.symbols):
         inside = corpus.asset_slices[symbol]
         present = panel.rows[:, asset] >= 0
-        variances = garch.models_[symbol].next_variance(clean_returns(corpus, inside))
-        own = variances[panel.rows[present, asset] - inside.start]
-        scales[present, asset] = np.sqrt(own * (degrees - 2) / degrees)
+        rows = panel.rows[present, asset]
+        model = replace(garch.models_[symbol], degrees=degrees)
+        variances = model.next_variance(clean_returns(corpus, inside))
+        scales[present, asset] = model.scale(variances[rows - inside.start])
     return EllipticScales(scales=scales, degrees=degrees)
