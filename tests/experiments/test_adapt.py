@@ -359,6 +359,41 @@ def test_runs_to_compare_with_are_refused_before_training(
     assert not (tmp_path / "run").exists()
 
 
+def test_what_was_seen_is_refused_with_a_way_out_that_works(
+    trained: TinyRun, corpus: Corpus, tmp_path: Path
+) -> None:
+    train_end = SPLITS.validation[0] + timedelta(days=1)
+    for name, validation in (("mid", SPLITS.validation), ("last", SPLITS.tests[0])):
+        start = max(train_end, validation[0])
+        splits = replace(SPLITS, train_end=train_end, validation=(start, validation[1]), tests=())
+        own = package.build_corpus(
+            trained.bars, tmp_path / name / "corpus", like=trained.run, splits=splits
+        )
+        adapt(own, trained.run, tmp_path / name / "run", settings=SETTINGS, device="cpu")
+
+    def refused(name: str) -> str:
+        run = tmp_path / name / "run"
+        with pytest.raises(DataError, match="was trained on targets of this split") as seen:
+            package.evaluate(run, corpus=corpus, out=tmp_path / "out", device="cpu")
+        return str(seen.value.fix)
+
+    assert refused("mid") == "score a later split: --split test-h1"
+    package.evaluate(
+        tmp_path / "mid" / "run",
+        corpus=corpus,
+        split="test-h1",
+        out=tmp_path / "later",
+        device="cpu",
+    )
+    advice = refused("last")
+    assert f"no split of this corpus is later: bring in bars after {train_end:%Y-%m-%d}" in advice
+    assert f"(vaiom train {corpus.path} --experiment demo --out RUN)" in advice
+    alone = package.train(
+        corpus, tmp_path / "alone", experiment="demo", steps=2, context=8, device="cpu"
+    )
+    assert package.evaluate(alone, device="cpu").num_events
+
+
 def test_a_run_with_a_longer_context_is_compared_where_it_has_its_history(
     trained: TinyRun, tmp_path: Path
 ) -> None:

@@ -155,12 +155,11 @@ def heldout_rows(
     rows = rows_of(corpus, split, checkpoint.model.config.history, unseal)
     # Before the tokenizers are compared: a refit has another one and would be refused for the
     # lesser reason.
-    trained = SplitConfig.from_json(checkpoint.provenance.splits)
-    end = trained.train_end if split == VALIDATION else trained.validation[1]
-    first: datetime = corpus.target_timestamps[rows].min().astype("datetime64[us]").item()
+    end = _end_of_seen(split, checkpoint)
+    first = _first_target(corpus, rows)
     if first < end:
         what = "trained" if split == VALIDATION else "selected"
-        fix = "score a later split, or train on a corpus whose boundaries lie before it"
+        fix = _way_to_heldout(corpus, checkpoint)
         if checkpoint.provenance.purpose == USE:
             fix = "it is a refit, for use and not for evidence: score the run it was refitted from"
         raise DataError(
@@ -172,6 +171,31 @@ def heldout_rows(
         )
     require_tokenizer(corpus, checkpoint)
     return rows
+
+
+def _end_of_seen(split: str, checkpoint: Checkpoint) -> datetime:
+    """Where a split may begin: after Train, and after Validation for a test."""
+    trained = SplitConfig.from_json(checkpoint.provenance.splits)
+    return trained.train_end if split == VALIDATION else trained.validation[1]
+
+
+def _first_target(corpus: Corpus, rows: Rows) -> datetime:
+    first: datetime = corpus.target_timestamps[rows].min().astype("datetime64[us]").item()
+    return first
+
+
+def _way_to_heldout(corpus: Corpus, checkpoint: Checkpoint) -> str:
+    """What can be done where a split is not held out: score one that is, or train without it."""
+    for split in (VALIDATION, *corpus.splits.test_names):
+        rows = corpus.endpoints(split, checkpoint.model.config.history)
+        if len(rows) and _first_target(corpus, rows) >= _end_of_seen(split, checkpoint):
+            return f"score a later split: --split {split}"
+    end = _end_of_seen(VALIDATION, checkpoint)
+    own = f"vaiom train {corpus.path} --experiment demo --out RUN"
+    return (
+        f"no split of this corpus is later: bring in bars after {end:%Y-%m-%d}, or judge a model "
+        f"that saw its Train alone ({own})"
+    )
 
 
 def rows_of(
