@@ -26,11 +26,13 @@ from vaiom.market.symbols import usual_price
 NUM_EXAMPLES = 5
 SPIKE_SCALES = 15
 """A spike is so many local scales away from both neighbours."""
-SCALE_ROWS, MIN_SCALE_ROWS = 101, 20
+SCALE_ROWS = 101
+MIN_SCALE_ROWS = 20
 MIN_STALE_ROWS = 8
 MIN_SHARE_WITHOUT = 0.95
 """A series has no ranges, or no volume, if so many of its rows have none."""
-MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 6, 60
+MIN_BLOCK_ROWS = 6
+MAX_BLOCK_ROWS = 60
 MIN_BLOCK_MOVES = 4
 BLOCK_BITS = 1.5
 """A repeated block holds this many times the bits by which one pair of rows is found among all."""
@@ -83,7 +85,8 @@ def row_findings(
             rows = bars.select(which.fill_null(False)).to_series()
         else:
             rows = pl.Series(which)
-        examples = map(_show_bar, bars.filter(rows).head(NUM_EXAMPLES).iter_rows(named=True))
+        shown = bars.filter(rows).head(NUM_EXAMPLES)
+        examples = [_show_bar(bar) for bar in shown.iter_rows(named=True)]
         found += finding(kind, severity, int(rows.sum()), summary, examples)
     return found
 
@@ -116,8 +119,10 @@ def _show_bar(row: dict[str, Any]) -> str:
     shown = []
     for name in NUMBER_COLUMNS:
         value = row[name]
-        shown.append(f"{name[0]} {'null' if value is None else format(value, '.10g')}")
-    return f"{stamp}: {' '.join(shown)}"
+        number = "null" if value is None else format(value, ".10g")
+        shown.append(f"{name[0]} {number}")
+    numbers = " ".join(shown)
+    return f"{stamp}: {numbers}"
 
 
 def check_values(bars: pl.DataFrame) -> list[Finding]:
@@ -190,10 +195,12 @@ def find_scale(symbol: str, bars: pl.DataFrame) -> list[Finding]:
     if usual is None or bars.is_empty():
         return []
     close = bars["Close"].to_numpy()
-    power = round(math.log10(float(np.median(close)) / usual))
+    ratio = float(np.median(close)) / usual
+    power = round(math.log10(ratio))
+    num_rows = len(bars) if power else 0
     summary = f"prices about 10^{power} times what {symbol} costs"
     example = f"{close[-1]:.10g}, not roughly {usual:.3g}"
-    return finding("price_scale", Severity.WARNING, len(bars) if power else 0, summary, [example])
+    return finding("price_scale", Severity.WARNING, num_rows, summary, [example])
 
 
 def find_spikes(bars: pl.DataFrame) -> list[Finding]:
@@ -206,21 +213,20 @@ def find_spikes(bars: pl.DataFrame) -> list[Finding]:
     def local_median(value: pl.Expr) -> pl.Expr:
         return value.rolling_median(SCALE_ROWS, min_samples=MIN_SCALE_ROWS, center=True)
 
-    log = {name: pl.col(name).log() for name in PRICE_COLUMNS}
-    log_ret = log["Close"].diff()
+    open_, high, low, close = (pl.col(name).log() for name in PRICE_COLUMNS)
+    log_ret = close.diff()
     log_ret_next = log_ret.shift(-1)
+    move = log_ret.abs()
     # Half of the range as well as the return: quantised quiet prices have a median return of zero.
-    half_range = (log["High"] - log["Low"]) / 2
-    scale = pl.max_horizontal(local_median(log_ret.abs()), local_median(half_range))
-    away = pl.min_horizontal(log_ret.abs(), log_ret_next.abs())
-    reverts = (log_ret + log_ret_next).abs() <= away / 4
-    excursion = pl.when(reverts).then(away).otherwise(0.0)
-    body = (log["Open"], log["Close"])
-    high = log["High"]
-    low = log["Low"]
-    above = high - pl.max_horizontal(*body, high.shift(), high.shift(-1))
-    below = pl.min_horizontal(*body, low.shift(), low.shift(-1)) - low
-    is_spike = (scale > 0) & (pl.max_horizontal(excursion, above, below) > SPIKE_SCALES * scale)
+    half_range = (high - low) / 2
+    scale = pl.max_horizontal(local_median(move), local_median(half_range))
+    away = pl.min_horizontal(move, log_ret_next.abs())
+    rest = (log_ret + log_ret_next).abs()
+    excursion = pl.when(rest <= away / 4).then(away).otherwise(0.0)
+    top_around = pl.max_horizontal(open_, close, high.shift(), high.shift(-1))
+    bottom_around = pl.min_horizontal(open_, close, low.shift(), low.shift(-1))
+    distance = pl.max_horizontal(excursion, high - top_around, bottom_around - low)
+    is_spike = (scale > 0) & (distance > SPIKE_SCALES * scale)
     check = ("spike", Severity.WARNING, "one-bar excursions that revert", is_spike)
     return row_findings(bars, check)
 
@@ -240,7 +246,8 @@ def find_stale_runs(bars: pl.DataFrame) -> list[Finding]:
     rate = float(after_move.mean()) if len(after_move) else 0.0
     fewest = MIN_STALE_ROWS
     if 0 < rate < 1:
-        fewest = max(fewest, math.ceil(2 * math.log(len(close)) / -math.log(rate)))
+        rare_length = 2 * math.log(len(close)) / -math.log(rate)
+        fewest = max(fewest, math.ceil(rare_length))
     first, last = find_runs(is_zero)
     last = last + 1  # the row before a zero return belongs to the run
     is_long = last - first + 1 >= fewest
@@ -264,10 +271,12 @@ def find_repeated_blocks(bars: pl.DataFrame) -> list[Finding]:
     shape = [(pl.col(name) - close).round(9).alias(name) for name in PRICE_COLUMNS[:-1]]
     shapes = bars.select(*shape, close.diff().round(9))
     num_alike = shapes.select(pl.len().over(PRICE_COLUMNS)).to_series()
-    bits_before = np.append(0.0, np.cumsum(-np.log2(num_alike / len(bars))))
+    bits = -np.log2(num_alike / len(bars))
+    bits_before = np.append(0.0, np.cumsum(bits))
     # Neighbouring bars are alike, so rows carry less than their share of the bits.
     fewest_bits = BLOCK_BITS * 2 * math.log2(max(len(bars), 2))
-    num_rows = math.ceil(fewest_bits * len(bars) / max(bits_before[-1], 1e-9))
+    all_bits = max(bits_before[-1], 1e-9)
+    num_rows = math.ceil(fewest_bits * len(bars) / all_bits)
     block = max(MIN_BLOCK_ROWS, num_rows)
     num_starts = len(bars) - block + 1
     if num_starts < 2 or block > MAX_BLOCK_ROWS:
@@ -279,23 +288,27 @@ def find_repeated_blocks(bars: pl.DataFrame) -> list[Finding]:
         block_hash = block_hash * _HASH_FACTOR + row_hash[offset : offset + num_starts]
     is_move = np.diff(bars["Close"].to_numpy()) != 0
     num_moves = np.append(0, np.cumsum(is_move))
-    is_moving = num_moves[block - 1 :] - num_moves[:num_starts] >= MIN_BLOCK_MOVES
+    moves_inside = num_moves[block - 1 :] - num_moves[:num_starts]
+    is_moving = pl.Series(moves_inside >= MIN_BLOCK_MOVES)
 
     starts = pl.DataFrame({"hash": block_hash, "start": np.arange(num_starts)})
-    sources = starts.filter(pl.Series(is_moving)).with_columns(
-        source=pl.col("start").min().over("hash")
-    )
+    earliest = pl.col("start").min().over("hash")
+    sources = starts.filter(is_moving).with_columns(source=earliest)
     copies = sources.filter(pl.col("start") > pl.col("source"))
     rows_of_copies = np.add.outer(copies["start"].to_numpy(), np.arange(block))
-    first, last = find_runs(np.isin(np.arange(len(bars)), rows_of_copies))
+    is_copy = np.zeros(len(bars), dtype=bool)
+    is_copy[rows_of_copies] = True
+    first, last = find_runs(is_copy)
     # A quiet time of few price steps has fewer bits than others.
-    is_rare = bits_before[last + 1] - bits_before[first] >= fewest_bits
+    bits_of_run = bits_before[last + 1] - bits_before[first]
+    is_rare = bits_of_run >= fewest_bits
     runs = np.column_stack([first, last])[is_rare]
     source_of = dict(copies.select("start", "source").rows())
     summary = f"rows in copies of {block} or more moving bars"
 
     def describe_run(first: int, last: int) -> str:
         del last
-        return f" repeats the bars from {show_stamp(bars['Datetime'][source_of[first]])}"
+        source = bars["Datetime"][source_of[first]]
+        return f" repeats the bars from {show_stamp(source)}"
 
     return _run_findings(bars, "repeated_block", summary, runs, describe_run)

@@ -60,25 +60,28 @@ def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Find
         return Gaps(), []
     step = max(timeframe, MINUTE)
     seconds = stamps.dt.epoch("s").to_numpy()
-    num_present = len(np.unique((seconds - seconds[0]) // step))
-    num_possible = (seconds[-1] - seconds[0]) / step
+    since_first = seconds - seconds[0]
+    num_present = len(np.unique(since_first // step))
+    num_possible = since_first[-1] / step
     if num_present < MIN_PRESENT_SHARE * num_possible:
         return Gaps(), _far_stamps(stamps, seconds)
 
     missing = find_closures(seconds, step)
-    rows = zip(missing.start.tolist(), missing.end.tolist(), missing.bars.tolist(), strict=True)
-    closures = [_closure(*row) for row in rows]
+    runs = np.column_stack([missing.start, missing.end, missing.bars])
+    closures = [_closure(*run) for run in runs.tolist()]
     closures.sort(key=lambda closure: -closure.bins)
+    longest = [closure for closure in closures[:NUM_EXAMPLES] if closure.bins > 1]
+    on_holidays = [closure.bins for closure in closures if closure.holiday]
     gaps = Gaps(
         expected_bins=missing.expected,
         missing_bins=int(missing.bars.sum()),
-        missing_on_holidays=sum(closure.bins for closure in closures if closure.holiday),
-        longest_closures=tuple(each for each in closures[:NUM_EXAMPLES] if each.bins > 1),
+        missing_on_holidays=sum(on_holidays),
+        longest_closures=tuple(longest),
     )
     fewest = max(2, LONG_GAP / step)
     long = [closure for closure in closures if closure.bins >= fewest and not closure.holiday]
-    summary = f"bars missing from usual trading hours in long gaps outside holidays ({len(long)})"
     num_missing = sum(closure.bins for closure in long)
+    summary = f"bars missing from usual trading hours in long gaps outside holidays ({len(long)})"
     return gaps, finding("gap", Severity.INFO, num_missing, summary, map(str, long))
 
 
@@ -102,23 +105,26 @@ def is_holiday(start: datetime, end: datetime) -> bool:
 
     Easter is from the evening of Maundy Thursday to Easter Monday.
     """
-    last = (end - timedelta(seconds=1)).date()
-    year_of_christmas = start.year if start.month > 6 else start.year - 1
-    easter = easter_sunday(start.year)
-    holidays = (
-        (date(year_of_christmas, 12, 23), date(year_of_christmas + 1, 1, 3)),
-        (easter - timedelta(days=3), easter + timedelta(days=1)),
-    )
-    return any(begins <= start.date() and last <= ends for begins, ends in holidays)
+    first_day = start.date()
+    last_second = end - timedelta(seconds=1)
+    last_day = last_second.date()
+    year = start.year if start.month > 6 else start.year - 1
+    christmas = (date(year, 12, 23), date(year + 1, 1, 3))
+    sunday = easter_sunday(start.year)
+    easter = (sunday - timedelta(days=3), sunday + timedelta(days=1))
+    return any(begins <= first_day and last_day <= ends for begins, ends in (christmas, easter))
 
 
 def easter_sunday(year: int) -> date:
     """Easter Sunday of the Gregorian calendar, by the anonymous algorithm (Meeus, 1991, p. 67)."""
     century, of_century = divmod(year, 100)
     golden = year % 19
-    leap_correction = century // 4 + (century - (century + 8) // 25 + 1) // 3
-    moon = (19 * golden + century - leap_correction + 15) % 30
-    weekday = (32 + 2 * (century % 4) + 2 * (of_century // 4) - moon - of_century % 4) % 7
+    num_leap_centuries, of_leap_century = divmod(century, 4)
+    lunar_drift = (century + 8) // 25
+    correction = num_leap_centuries + (century - lunar_drift + 1) // 3
+    moon = (19 * golden + century - correction + 15) % 30
+    leap, of_leap = divmod(of_century, 4)
+    weekday = (32 + 2 * of_leap_century + 2 * leap - moon - of_leap) % 7
     late = (golden + 11 * moon + 22 * weekday) // 451
     month, day = divmod(moon + weekday - 7 * late + 114, 31)
     return date(year, month, day + 1)

@@ -67,7 +67,8 @@ def next_open(is_open: Bools, slots: Ints) -> Ints:
     """
     num_slots = is_open.shape[-1]
     numbers = np.where(is_open, np.arange(num_slots), num_slots)
-    first_from = np.minimum.accumulate(numbers[..., ::-1], axis=-1)[..., ::-1]
+    backwards = np.minimum.accumulate(numbers[..., ::-1], axis=-1)
+    first_from = backwards[..., ::-1]
     return np.asarray(first_from[..., slots + 1])
 
 
@@ -86,10 +87,11 @@ def usual_successors(slots: Ints, following: Ints, num_slots: int) -> Ints:
 
     A slot that was never seen is followed by the next one of the clock.
     """
-    pairs = np.bincount(slots * num_slots + following, minlength=num_slots**2)
+    pairs = slots * num_slots + following
+    counts = np.bincount(pairs, minlength=num_slots**2)
     by_clock = np.eye(num_slots, k=1) / 2
-    counts = pairs.reshape(num_slots, num_slots) + by_clock
-    return np.asarray(counts.argmax(axis=1))
+    votes = counts.reshape(num_slots, num_slots) + by_clock
+    return np.asarray(votes.argmax(axis=1))
 
 
 def next_stamp(seconds: npt.NDArray[np.integer], step: int, ahead: int = 1) -> int:
@@ -147,37 +149,50 @@ def find_closures(seconds: Ints, step: int) -> Closures:
     Both sides are neighbours, so this looks into the future: it describes data and forecasts
     nothing.
     """
-    monday = FIRST_MONDAY + (int(seconds[0]) - FIRST_MONDAY) // WEEK * WEEK
+    week, _ = place_in_week(seconds[0], WEEK)
+    monday = FIRST_MONDAY + (int(week) - 1) * WEEK
     since_monday = seconds - monday
     # Half an hour for hours that begin at :30.
     phase = int(np.bincount(since_monday % step).argmax())
     numbers = np.unique(since_monday // step)
-    first, last = int(numbers[0]), int(numbers[-1])
 
     per_week = slots_per_week(step)
-    num_weeks = last // per_week + 1
-    present = np.zeros((num_weeks, per_week), dtype=np.int8)
-    present.reshape(-1)[numbers] = 1
+    num_weeks = int(numbers[-1]) // per_week + 1
+    present = np.zeros(num_weeks * per_week, dtype=np.int8)
+    present[numbers] = 1
+    is_expected = _expected_slots(present.reshape(num_weeks, per_week))
+    expected = np.flatnonzero(is_expected)
+    is_inside = (expected >= numbers[0]) & (expected <= numbers[-1])
+    expected = expected[is_inside]
+
+    is_missing = present[expected] == 0
+    run_first, run_last = find_runs(is_missing)
+    origin = monday + phase
+    last_missing = origin + expected[run_last] * step
+    return Closures(
+        expected=len(expected),
+        start=origin + expected[run_first] * step,
+        end=last_missing + step,
+        bars=run_last - run_first + 1,
+    )
+
+
+def _expected_slots(present: npt.NDArray[np.int8]) -> Bools:
+    """Which slots (weeks, slots) most of the neighbouring weeks have, from 1 where there is a bar.
+
+    The first and last weeks have fewer neighbours.
+    """
     padded = np.pad(present, ((NEIGHBOUR_WEEKS, NEIGHBOUR_WEEKS), (0, 0)))
     around = np.lib.stride_tricks.sliding_window_view(padded, 2 * NEIGHBOUR_WEEKS + 1, axis=0)
     num_present = around.sum(axis=-1) - present
-    week = np.arange(num_weeks)
-    num_before = np.minimum(week, NEIGHBOUR_WEEKS)
+    num_before = np.minimum(np.arange(len(present)), NEIGHBOUR_WEEKS)
     num_neighbours = num_before + num_before[::-1]
-    expected = np.flatnonzero(2 * num_present > num_neighbours[:, None])
-    expected = expected[(expected >= first) & (expected <= last)]
-
-    missing = present.reshape(-1)[expected] == 0
-    run_first, run_last = find_runs(missing)
-    return Closures(
-        expected=len(expected),
-        start=monday + phase + expected[run_first] * step,
-        end=monday + phase + (expected[run_last] + 1) * step,
-        bars=run_last - run_first + 1,
-    )
+    return np.asarray(2 * num_present > num_neighbours[:, None])
 
 
 def find_runs(flags: Bools) -> tuple[Ints, Ints]:
     """First and last index (n,) of each run of True."""
     edge = np.diff(flags.astype(np.int8), prepend=0, append=0)
-    return np.flatnonzero(edge == 1), np.flatnonzero(edge == -1) - 1
+    first = np.flatnonzero(edge == 1)
+    after = np.flatnonzero(edge == -1)
+    return first, after - 1
