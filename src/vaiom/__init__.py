@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from vaiom.evaluation.forecasts import score
     from vaiom.evaluation.record import Evaluation
     from vaiom.forecast.forecaster import Forecaster
-    from vaiom.market.folder import BarFrames, read_bars
+    from vaiom.market.folder import BarFrames
+    from vaiom.market.imports import read_bars
     from vaiom.training.experiment import Experiment
     from vaiom.training.loop import TrainResult
 
@@ -42,7 +43,7 @@ _LAZY = {
     "ReturnDistribution": "vaiom.distribution.returns",
     "SplitConfig": "vaiom.corpus.splits",
     "open_corpus": "vaiom.corpus.store",
-    "read_bars": "vaiom.market.folder",
+    "read_bars": "vaiom.market.imports",
     "score": "vaiom.evaluation.forecasts",
 }
 __all__ = [

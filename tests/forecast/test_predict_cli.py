@@ -7,6 +7,7 @@ import io
 import json
 from pathlib import Path
 
+import polars as pl
 import pytest
 from forecast_runs import TinyRun
 
@@ -54,6 +55,25 @@ def test_the_table_shows_bars_and_cautions(run, tiny: TinyRun, forecaster: Forec
     )
     assert code == 0, err
     assert "unknown" in out
+
+
+def test_bars_may_be_files_of_any_format(run, tiny: TinyRun, tmp_path: Path) -> None:
+    folder, file = tmp_path / "downloads", tmp_path / "long.csv"
+    folder.mkdir()
+    long = []
+    for symbol, bars in read_bars(tiny.bars).items():
+        bars.write_csv(folder / f"{symbol}.csv")
+        long.append(bars.with_columns(symbol=pl.lit(symbol)))
+    pl.concat(long).write_csv(file)
+    wanted = json.loads(run("predict", tiny.run, "--bars", tiny.bars, "--json")[1])["forecasts"]
+    for bars in (folder, file):
+        code, out, err = run("predict", tiny.run, "--bars", bars, "--json")
+        assert code == 0, err
+        assert json.loads(out)["forecasts"] == wanted
+        _, out, _ = run("predict", tiny.run, "--bars", bars, "--symbol", "eurusd", "--json")
+        [one] = json.loads(out)["forecasts"]
+        assert one["symbol"] == "EURUSD"
+        assert one["probs"] == pytest.approx(wanted[0]["probs"], abs=TOLERANCE)
 
 
 def test_other_assets_that_are_not_there_are_named(run, simulated_world: TinyRun) -> None:

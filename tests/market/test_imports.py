@@ -10,6 +10,7 @@ import json
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+import vaiom
 from market.price_files import Bar, candles_bi5, frame_of, some_bars, write_rows
 from vaiom.errors import ConfigError, DataError
 from vaiom.market.folder import read_bars
@@ -485,3 +487,25 @@ def test_files_that_share_one_stamp_overlap(tmp_path: Path) -> None:
     ]
     with pytest.raises(DataError, match="overlap"):
         import_files(files, tmp_path / "out")
+
+
+def test_python_reads_what_the_command_reads(tmp_path: Path) -> None:
+    bars = some_bars(40)
+    prices = frame_of(bars).to_pandas().set_index("Datetime")
+    tickers = {"EURUSD=X": prices, "AAPL": prices[5:]}
+    folder_ = tmp_path / "downloads"
+    (folder_ / "more").mkdir(parents=True)
+    pd.concat(tickers, axis=1).to_parquet(folder_ / "yahoo.parquet")
+    pd.concat({"MSFT": prices}, axis=1).swaplevel(axis=1).to_parquet(folder_ / "one.parquet")
+    table(folder_ / "more" / "USDJPY.csv", bars)
+    prices.to_parquet(folder_ / "SPX500_USD_1min.parquet")
+    read = vaiom.read_bars(folder_)
+    assert sorted(read) == ["AAPL", "EURUSD", "MSFT", "SPX500_USD", "USDJPY"]
+    assert_frame_equal(read["AAPL"], frame_of(bars[5:]))
+    for symbol in ("EURUSD", "MSFT", "SPX500_USD", "USDJPY"):
+        assert_frame_equal(read[symbol], frame_of(bars))
+    assert list(vaiom.read_bars(folder_ / "more" / "USDJPY.csv", "gbp/usd")) == ["GBPUSD"]
+    disordered = table(tmp_path / "EURUSD.csv", [*bars[1:], bars[0]])
+    with pytest.raises(DataError, match="goes back in time"):
+        vaiom.read_bars(disordered)
+    assert_frame_equal(vaiom.read_bars(disordered, repair=True)["EURUSD"], frame_of(bars))

@@ -25,6 +25,7 @@ from vaiom.features.quantities import BarArrays
 from vaiom.forecast.frames import as_polars
 from vaiom.market import folder
 from vaiom.market.folder import NUMBER_COLUMNS, PRICE_COLUMNS, check_symbol, infer_timeframe
+from vaiom.market.imports import is_bar_folder, read_bars
 from vaiom.market.resample import resample
 from vaiom.market.symbols import find_pair, usual_symbol
 from vaiom.market.timeframes import format_span, timeframe_of
@@ -45,23 +46,30 @@ _SECOND = timedelta(seconds=1)
 def newest_bars(
     path: Path, symbol: str | None = None, others: Sequence[str] = ()
 ) -> dict[str, pl.DataFrame]:
-    """Read the bars of a folder or a file, by symbol.
+    """Read the bars of a bar folder or of files in any format, by symbol.
 
-    With `symbol`, only this asset of a folder is read, and of `others` those that the folder has;
-    a file then holds the bars of this asset. An asset is found however it is spelled, also in a
+    With `symbol`, only this asset is read, and of `others` those that are there; a file of a single
+    asset then holds the bars of this one. An asset is found however it is spelled, also in a
     file such as `BTCUSDT_1h.parquet`, if only one file fits.
     """
     if symbol is None:
-        return folder.read_bars(path)
-    if path.is_file():
-        return {check_symbol(usual_symbol(symbol)): folder.read_file(path)}
-    known = folder.symbols_in(path)
+        return read_bars(path)
+    if is_bar_folder(path):
+        frames: Mapping[str, pl.DataFrame] = {}
+        known = folder.symbols_in(path)
+    else:
+        frames = read_bars(path)
+        known = list(frames)
+        if path.is_file() and len(known) == 1:
+            return {check_symbol(symbol): frames[known[0]]}
     found = {each: _find_asset(each, known) for each in (symbol, *others)}
     if found[symbol] is None:
-        problem = "no such asset in the bar folder"
+        problem = "no bars of this asset"
         raise DataError(problem, where=path, expected=", ".join(known), got=symbol)
-    files = {name: path / f"{stem}.parquet" for name, stem in found.items() if stem}
-    return {name: folder.read_file(files[name]) for name in sorted(files)}
+    names = {name: stem for name, stem in sorted(found.items()) if stem}
+    if frames:
+        return {name: frames[stem] for name, stem in names.items()}
+    return {name: folder.read_file(path / f"{stem}.parquet") for name, stem in names.items()}
 
 
 def _find_asset(symbol: str, known: Sequence[str]) -> str | None:

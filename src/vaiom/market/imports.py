@@ -76,6 +76,30 @@ def import_files(
     return {"symbols": entries}
 
 
+def read_bars(
+    path: str | Path, symbol: str | None = None, *, repair: bool = False
+) -> folder.BarFrames:
+    """The bars of a bar folder, or of a file or a folder of files in any format: {symbol: frame}.
+
+    Files are read as `vaiom forecast` reads them: stamps with an offset become UTC, and symbols are
+    those of the content or of names, or `symbol` for all. With `repair`, rows are sorted, and
+    repeated and unusable ones dropped; without it they are errors.
+    """
+    path = Path(path)
+    if is_bar_folder(path) and symbol is None:
+        return folder.read_bars(path)
+    frames, _ = read_files([path], Options(symbol=symbol, utc=True, repair=repair))
+    return folder.BarFrames(frames)
+
+
+def is_bar_folder(path: Path) -> bool:
+    """Whether all files of prices directly in a folder are as a bar folder has them."""
+    if not path.is_dir():
+        return False
+    files = [file for file in path.glob("[!.]*") if file.suffix.lower() in SUFFIXES]
+    return bool(files) and all(map(folder.holds_bars, files))
+
+
 def gather_files(
     files: Sequence[Path],
     out: Path,

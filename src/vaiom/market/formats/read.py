@@ -7,6 +7,7 @@ of columns, and `table` makes bars of them. A new format of text is a line in `t
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import polars as pl
@@ -21,6 +22,7 @@ from vaiom.market.formats.source import ROW, FileBars, Options, RawTable, Source
 from vaiom.market.formats.table import parse_bars, split_symbols
 from vaiom.market.formats.text import TOOLS, read_text
 
+_TWO_LEVELS = re.compile(r"\('(.+)', '(.+)'\)").fullmatch
 FORMATS = ("auto", *TOOLS, "table")
 
 
@@ -59,10 +61,33 @@ def _read_rows(file: SourceFile, data: bytes, options: Options) -> RawTable:
     return reader(file, data, options)
 
 
+def _one_level(frame: pl.DataFrame) -> pl.DataFrame:
+    """A long table with a column of symbols, of one whose columns have two levels.
+
+    yfinance makes such tables, and pandas stores the names as the texts of pairs, such as
+    `('Close', 'EURUSD=X')`.
+    """
+    pairs = {name: match.groups() for name in frame.columns if (match := _TWO_LEVELS(name))}
+    if not pairs:
+        return frame
+    others = [name for name in frame.columns if name not in pairs]
+    ticker_level = int(any(first.lower() == "close" for first, _ in pairs.values()))
+    parts = []
+    for ticker in dict.fromkeys(pair[ticker_level] for pair in pairs.values()):
+        own = {name: pair for name, pair in pairs.items() if pair[ticker_level] == ticker}
+        fields = [pl.col(name).alias(pair[1 - ticker_level]) for name, pair in own.items()]
+        part = frame.select(*others, pl.lit(ticker).alias("Symbol"), *fields)
+        # Where one ticker has a bar, the others have a row too.
+        numbers = pl.col(own).cast(pl.Float64, strict=False).fill_nan(None)
+        is_absent = pl.all_horizontal(numbers.is_null())
+        parts.append(part.filter(~frame.select(is_absent).to_series()))
+    return pl.concat(parts, how="diagonal")
+
+
 def _read_parquet(file: SourceFile, data: bytes, options: Options) -> RawTable:
     """The rows of a Parquet file; of its columns those that have a role."""
     file = replace(file, unit="row")
-    frame = read_parquet(io.BytesIO(data), file.label)
+    frame = _one_level(read_parquet(io.BytesIO(data), file.label))
     roles = assign_roles(frame.columns, options.columns, file)
     used = frame.select(sorted(set(roles.values())))
     for role in (*NUMBER_COLUMNS, "Bid", "BidVolume"):
