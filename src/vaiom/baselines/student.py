@@ -24,8 +24,10 @@ def student_buckets(edges: Floats, degrees: float) -> Floats:
     from scipy.special import stdtr  # type: ignore[import-untyped]
 
     # The upper half is mirrored: differences of a CDF near one would lose the far tail.
-    left = np.diff(stdtr(degrees, edges), axis=-1)
-    right = -np.diff(stdtr(degrees, -edges), axis=-1)
+    below = stdtr(degrees, edges)
+    above = stdtr(degrees, -edges)
+    left = np.diff(below)
+    right = -np.diff(above)
     upper = edges[..., 1:]
     mass = np.where(upper <= 0, left, right)
     total = mass.sum(axis=-1, keepdims=True)

@@ -57,8 +57,9 @@ def _draw_heights(dist: ReturnDistribution) -> str:
     first, last = dist.quantile(_HEIGHTS_DRAWN_BETWEEN)
     ends = np.linspace(first, last, _NUM_HEIGHTS_DRAWN + 1)
     masses = np.diff(dist.cdf(ends))
+    highest = len(_HEIGHTS) - 1
     eighths = len(_HEIGHTS) * masses / masses.max()
-    heights = np.minimum(eighths, len(_HEIGHTS) - 1).astype(int)
+    heights = np.minimum(eighths, highest).astype(int)
     return "".join(_HEIGHTS[height] for height in heights)
 
 

@@ -156,7 +156,8 @@ class ReturnShape:
         below = (-1) ** power * mirrored
         # In the upper tail the lowest share is all but the rest.
         rest = np.where(piece == len(self.knots), 1 - share, 0)
-        upper_cut = self.upper.excess(np.where(rest > 0, rest, 1))
+        survival = np.where(rest > 0, rest, 1)
+        upper_cut = self.upper.excess(survival)
         whole_tail = self.upper.moment_beyond(np.zeros(()), low, power)
         beyond_cut = self.upper.moment_beyond(upper_cut, low, power)
         above = (whole_tail - rest * beyond_cut) / share

@@ -147,21 +147,23 @@ def backtest_portfolios(
     returns = np.expm1(panel.log_ret[whole])
     losses = -returns @ shares.T
     ours = _drawn_risks(panel, judged, correlations, fit, shares, config.draws)
-    past = _past_risks(losses, min(config.history, num_before))
+    window = min(config.history, num_before)
+    past = _past_risks(losses, window)
     ewma = riskmetrics_risks(returns, shares, losses, num_before)
     references = {"historical_simulation": past[is_judged], "ewma_covariance": ewma[is_judged]}
     if garch is not None:
         scaled = shares * garch.scales[judged, None]
         scales = _portfolio_scales(scaled, fit.correlation)
         references["garch_t_constant_correlation"] = elliptic_risks(scales, garch.degrees)
-    weeks = panel.stamps[judged].astype("datetime64[W]").astype(np.int64)
+    weeks = panel.stamps[judged].astype("datetime64[W]")
     backtests = []
     for number, name in enumerate(portfolios):
         loss = losses[is_judged, number]
         for place, level in enumerate(LEVELS):
             own = ours[:, number, place]
             others = {each: risks[:, number, place] for each, risks in references.items()}
-            backtests.append(_backtest(name, level, loss, own, others, weeks))
+            backtest = _backtest(name, level, loss, own, others, weeks.astype(np.int64))
+            backtests.append(backtest)
     return backtests
 
 
@@ -288,16 +290,18 @@ def elliptic_risks(scales: Floats, degrees: float | None) -> Floats:
     f(q) (degrees + q^2) / ((degrees - 1) (1 - level)) (McNeil, Frey and Embrechts 2015, 2.25).
     """
     levels = np.array(LEVELS)
+    beyond = 1 - levels
     limits = scores_of(levels, degrees)
+    squares = limits**2
     if degrees is None:
-        density = np.exp(-(limits**2) / 2) / math.sqrt(2 * math.pi)
-        shortfalls = density / (1 - levels)
+        density = np.exp(-squares / 2) / math.sqrt(2 * math.pi)
+        shortfalls = density / beyond
     else:
         log_norm = math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)
         log_norm -= math.log(degrees * math.pi) / 2
-        squares = limits**2
-        density = np.exp(log_norm - (degrees + 1) / 2 * np.log1p(squares / degrees))
-        shortfalls = density / (1 - levels) * (degrees + squares) / (degrees - 1)
+        log_ratios = np.log1p(squares / degrees)
+        density = np.exp(log_norm - (degrees + 1) / 2 * log_ratios)
+        shortfalls = density / beyond * (degrees + squares) / (degrees - 1)
     standard = np.stack([limits, shortfalls], axis=-1)
     return np.asarray(scales[..., None, None] * standard)
 
