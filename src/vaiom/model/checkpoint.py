@@ -126,9 +126,8 @@ def network(card: ModelCard, tensors: Tensors) -> Vaiom:
 
     # Mismatches are refused before memory is allocated.
     model = unallocated_model(card.config, card.tokenizer.vocabulary_sizes)
-    model.load_state_dict(
-        {name: torch.tensor(array) for name, array in tensors.items()}, assign=True
-    )
+    state = {name: torch.tensor(array) for name, array in tensors.items()}
+    model.load_state_dict(state, assign=True)
     return model.eval()
 
 
@@ -172,7 +171,8 @@ def write_tensors(
     end = 8 + int.from_bytes(data[:8], "little")
     header = canonical_json(json.loads(data[8:end]))
     header += b" " * (-len(header) % 8)
-    write_bytes(path, len(header).to_bytes(8, "little") + header + data[end:])
+    length = len(header).to_bytes(8, "little")
+    write_bytes(path, length + header + data[end:])
     return digest
 
 

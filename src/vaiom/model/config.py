@@ -84,28 +84,32 @@ class ModelConfig:
         _require_choices("fields", self.fields, known)
         _require_choices("auxiliaries", self.auxiliaries, AUXILIARIES)
         head_size, remainder = divmod(self.width, self.num_heads)
-        rotary = self.positions == "rotary"
-        windowed = self.attention_window > 0
-        hybrid = self.input == "hybrid"
-        demands = {
-            f"width {self.width} must be a multiple of {self.num_heads} heads": remainder == 0,
-            "rotary positions need heads of an even width": not rotary or head_size % 2 == 0,
-            "an attention window needs rotary positions": not windowed or rotary,
-            "an attention window needs backbone=decoder": not windowed
-            or self.backbone == "decoder",
-            f"a context of {self.context} is less than the {self.receptive_field} rows that an "
-            "output depends on": self.context >= self.receptive_field,
-            "asset_dropout needs input=hybrid": not self.asset_dropout or hybrid,
-            "cross_dropout needs input=hybrid": not self.cross_dropout or hybrid,
-        }
-        for demand, is_met in demands.items():
-            if not is_met:
-                raise ValueError(demand)
+        if remainder:
+            raise ValueError(f"width {self.width} must be a multiple of {self.num_heads} heads")
+        if self.positions == "rotary" and head_size % 2:
+            raise ValueError("rotary positions need heads of an even width")
+        if self.attention_window:
+            if self.positions != "rotary":
+                raise ValueError("an attention window needs rotary positions")
+            if self.backbone != "decoder":
+                raise ValueError("an attention window needs backbone=decoder")
+        if self.context < self.receptive_field:
+            raise ValueError(
+                f"a context of {self.context} is less than the {self.receptive_field} rows that an "
+                "output depends on"
+            )
+        if self.input != "hybrid":
+            if self.asset_dropout:
+                raise ValueError("asset_dropout needs input=hybrid")
+            if self.cross_dropout:
+                raise ValueError("cross_dropout needs input=hybrid")
 
     @property
     def input_fields(self) -> tuple[str, ...]:
         """The fields that the model reads, in input order."""
-        return self.fields or (event.DISC_FIELDS if self.input == "disc" else event.CONT_FIELDS)
+        if self.fields:
+            return self.fields
+        return event.DISC_FIELDS if self.input == "disc" else event.CONT_FIELDS
 
     @property
     def num_continuous(self) -> int:
@@ -115,24 +119,32 @@ class ModelConfig:
     @property
     def embedded(self) -> tuple[str, ...]:
         """Embedded fields: all of them, or the metadata beside continuous ones, or none."""
-        return {"disc": self.input_fields, "cont": (), "hybrid": event.META_FIELDS}[self.input]
+        if self.input == "disc":
+            return self.input_fields
+        return event.META_FIELDS if self.input == "hybrid" else ()
 
     @property
     def window(self) -> int:
         """Positions that a layer sees at most."""
-        return min(self.attention_window or self.context, self.context)
+        if not self.attention_window:
+            return self.context
+        return min(self.attention_window, self.context)
 
     @property
     def receptive_field(self) -> int:
         """Rows that an output depends on."""
-        return 1 + self.num_layers * (self.window - 1) if self.attention_window else self.context
+        if not self.attention_window:
+            return self.context
+        return 1 + self.num_layers * (self.window - 1)
 
     @property
     def history(self) -> int:
         """Rows that an event must have to be scored, its own included, whatever the attention
         window.
         """
-        return min(self.context, SCORED_HISTORY) if self.attention_window else self.context
+        if not self.attention_window:
+            return self.context
+        return min(self.context, SCORED_HISTORY)
 
     def outputs(self, vocabulary: Mapping[str, int]) -> dict[str, int]:
         """Number of outputs of each head; index 0 of a target has none."""
@@ -147,7 +159,10 @@ class ModelConfig:
             "vol_regime": vocabulary["vol_regime"] - 1,
             "ordinal": event.NUM_RETURN_BUCKETS - 1,
         }
-        return sizes | {name: size for name, size in auxiliary.items() if name in self.auxiliaries}
+        for task, size in auxiliary.items():
+            if task in self.auxiliaries:
+                sizes[task] = size
+        return sizes
 
 
 def _require_choices(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:

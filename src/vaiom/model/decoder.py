@@ -44,25 +44,30 @@ class Decoder(nn.Module):
             positions = torch.empty(config.context, config.width).normal_(0, POSITION_SCALE)
             self.positions = nn.Parameter(positions)
         else:
-            table = rotations(max(config.context, _TABLE_ROWS), config.width // config.num_heads)
+            length = max(config.context, _TABLE_ROWS)
+            head_size = config.width // config.num_heads
+            table = rotations(length, head_size)
             self.register_buffer("_table_2TE", table, persistent=False)
         self.window = config.window if config.attention_window else 0
         self.any_length = False
-        self.blocks = nn.ModuleList(
-            Block(config, config.stochastic_depth * number / config.num_layers)
-            for number in range(1, config.num_layers + 1)
-        )
+        self.blocks = nn.ModuleList()
+        for number in range(1, config.num_layers + 1):
+            depth_rate = config.stochastic_depth * number / config.num_layers
+            self.blocks.append(Block(config, depth_rate))
         self.norm = nn.LayerNorm(config.width)
 
     def forward(self, h_BTD: Tensor, last_only: bool = False) -> Tensor:
-        """Hidden states at every position, or (B, 1, D) at the last.
+        """Hidden states (B, T, D) at every position, or (B, 1, D) at the last.
 
         For the last position alone, a layer computes only what later layers see of it.
         """
         length = h_BTD.shape[1]
-        rotated = None if self.learned else self._rotations(length)
+        rotations_2TE = None
         if self.learned:
-            h_BTD = h_BTD + self.positions[:length].to(h_BTD.dtype)
+            positions_TD = self.positions[:length]
+            h_BTD = h_BTD + positions_TD.to(h_BTD.dtype)
+        else:
+            rotations_2TE = self._rotations(length)
         trim = last_only and not self.any_length
         num_later = len(self.blocks)
         for block in self.blocks:
@@ -71,12 +76,17 @@ class Decoder(nn.Module):
             num_needed = 1 + num_later * (self.window - 1)
             if trim and self.window:
                 num_inputs = num_needed + self.window - 1
-                h_BTD = h_BTD[:, -(-(-num_inputs // _GPU_BLOCK) * _GPU_BLOCK) :]
-            if rotated is not None:
-                rotated = rotated[:, -h_BTD.shape[1] :]
-            skips = trim and (num_later == 0 or (self.window > 0 and not h_BTD.is_cuda))
-            h_BTD = block(h_BTD, rotated, num_needed if skips else 0)
-        hidden: Tensor = self.norm(h_BTD[:, -1:] if last_only else h_BTD)
+                num_blocks = 1 + (num_inputs - 1) // _GPU_BLOCK
+                h_BTD = h_BTD[:, -num_blocks * _GPU_BLOCK :]
+            if rotations_2TE is not None:
+                rotations_2TE = rotations_2TE[:, -h_BTD.shape[1] :]
+            num_last = 0
+            if trim and (num_later == 0 or (self.window and not h_BTD.is_cuda)):
+                num_last = num_needed
+            h_BTD = block(h_BTD, rotations_2TE, num_last)
+        if last_only:
+            h_BTD = h_BTD[:, -1:]
+        hidden: Tensor = self.norm(h_BTD)
         return hidden
 
     def _rotations(self, length: int) -> Tensor:
@@ -98,17 +108,20 @@ class Gru(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.dropout = config.dropout
-        self.layers = nn.ModuleList(
-            nn.GRU(config.width, config.width, batch_first=True) for _ in range(config.num_layers)
-        )
+        self.layers = nn.ModuleList()
+        for _ in range(config.num_layers):
+            self.layers.append(nn.GRU(config.width, config.width, batch_first=True))
         self.norm = nn.LayerNorm(config.width)
 
     def forward(self, h_BTD: Tensor, last_only: bool = False) -> Tensor:
-        """Hidden states at every position, or (B, 1, D) at the last."""
+        """Hidden states (B, T, D) at every position, or (B, 1, D) at the last."""
         rate = self.dropout if self.training else 0.0
         for layer in self.layers:
-            h_BTD = drop(layer(h_BTD)[0], rate)
-        hidden: Tensor = self.norm(h_BTD[:, -1:] if last_only else h_BTD)
+            outputs_BTD, _ = layer(h_BTD)
+            h_BTD = drop(outputs_BTD, rate)
+        if last_only:
+            h_BTD = h_BTD[:, -1:]
+        hidden: Tensor = self.norm(h_BTD)
         return hidden
 
 
@@ -129,58 +142,85 @@ class Block(nn.Module):
         self.query_key_value = nn.Linear(width, 3 * width)
         self.attention_out = nn.Linear(width, width)
         self.feed_norm = nn.LayerNorm(width)
-        self.feed_in = nn.Linear(width, FEED_FORWARD_FACTOR * width)
-        self.feed_out = nn.Linear(FEED_FORWARD_FACTOR * width, width)
+        inner_width = FEED_FORWARD_FACTOR * width
+        self.feed_in = nn.Linear(width, inner_width)
+        self.feed_out = nn.Linear(inner_width, width)
 
-    def forward(self, h_BTD: Tensor, rotated: Tensor | None = None, last: int = 0) -> Tensor:
-        """Outputs at every position, or at that many last ones."""
+    def forward(
+        self, h_BTD: Tensor, rotations_2TE: Tensor | None = None, num_last: int = 0
+    ) -> Tensor:
+        """Outputs (B, num_last, D) at the last positions, or (B, T, D) at all if `num_last` is 0.
+
+        `rotations_2TE` are those of the input positions; None with learned positions.
+        """
         rate = self.dropout if self.training else 0.0
-        normed = self.attention_norm(h_BTD)
-        if last:
-            mixed = self._attend_last(normed, rotated, rate, last)
-            h_BTD = h_BTD[:, -last:]
+        normed_BTD = self.attention_norm(h_BTD)
+        if num_last:
+            mixed_BTD = self._attend_last(normed_BTD, rotations_2TE, rate, num_last)
+            h_BTD = h_BTD[:, -num_last:]
         else:
-            mixed = self._attend(normed, rotated, rate)
-        h_BTD = h_BTD + self._drop_path(self.attention_out(mixed))
-        fed = self.feed_out(gelu(self.feed_in(self.feed_norm(h_BTD))))
-        return h_BTD + self._drop_path(drop(fed, rate))
+            mixed_BTD = self._attend(normed_BTD, rotations_2TE, rate)
+        attended_BTD = self.attention_out(mixed_BTD)
+        h_BTD = h_BTD + self._drop_path(attended_BTD)
+        normed_BTD = self.feed_norm(h_BTD)
+        inner = gelu(self.feed_in(normed_BTD))
+        fed_BTD = drop(self.feed_out(inner), rate)
+        return h_BTD + self._drop_path(fed_BTD)
 
-    def _drop_path(self, change: Tensor) -> Tensor:
-        """Stochastic depth: skip a layer for random windows, and scale the others up."""
+    def _drop_path(self, change_BTD: Tensor) -> Tensor:
+        """Stochastic depth: skip a layer for random windows, and scale the others up by
+        1 / (1 - rate), so that the mean stays.
+        """
         if not self.training or not self.depth_rate:
-            return change
-        keep = torch.rand(change.shape[0], 1, 1, device=change.device) >= self.depth_rate
-        return change * (keep / (1 - self.depth_rate)).to(change.dtype)
+            return change_BTD
+        drawn_B11 = torch.rand(len(change_BTD), 1, 1, device=change_BTD.device)
+        kept_B11 = drawn_B11 >= self.depth_rate
+        scale_B11 = kept_B11 / (1 - self.depth_rate)
+        return change_BTD * scale_B11.to(change_BTD.dtype)
 
-    def _attend(self, normed: Tensor, rotated: Tensor | None, rate: float) -> Tensor:
+    def _attend(self, normed_BTD: Tensor, rotations_2TE: Tensor | None, rate: float) -> Tensor:
         """(B, T, D) attention of all positions."""
-        qkv = self.query_key_value(normed).unflatten(-1, (3 * self.num_heads, -1))
-        if rotated is not None:
-            queries_keys, values = qkv.split([2 * self.num_heads, self.num_heads], dim=2)
-            qkv = torch.cat([rotate(queries_keys, rotated), values], dim=2)
-        qkv_BT3HE = qkv.unflatten(2, (3, self.num_heads))
-        return causal_attention(qkv_BT3HE, rate, self.window, self.any_length).flatten(-2)
+        num_heads = self.num_heads
+        qkv = self.query_key_value(normed_BTD)
+        qkv = qkv.unflatten(-1, (3 * num_heads, -1))
+        if rotations_2TE is not None:
+            queries_keys, values = qkv.split([2 * num_heads, num_heads], dim=2)
+            rotated = rotate(queries_keys, rotations_2TE)
+            qkv = torch.cat([rotated, values], dim=2)
+        qkv_BT3HE = qkv.unflatten(2, (3, num_heads))
+        mixed_BTHE = causal_attention(qkv_BT3HE, rate, self.window, self.any_length)
+        return mixed_BTHE.flatten(-2)
 
     def _attend_last(
-        self, normed: Tensor, rotated: Tensor | None, rate: float, last: int
+        self, normed_BTD: Tensor, rotations_2TE: Tensor | None, rate: float, num_last: int
     ) -> Tensor:
-        """(B, last, D) attention of the last positions to all keys and values that they see."""
-        normed = normed[:, -(last + self.window - 1) :]
-        width = normed.shape[-1]
-        query_weight, rest_weight = self.query_key_value.weight.split([width, 2 * width])
-        query_bias, rest_bias = self.query_key_value.bias.split([width, 2 * width])
-        q = linear(normed[:, -last:], query_weight, query_bias)
-        k, v = linear(normed, rest_weight, rest_bias).chunk(2, dim=-1)
-        q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in (q, k, v))
-        if rotated is not None:
-            q = rotate(q, rotated[:, -q.shape[1] :])
-            k = rotate(k, rotated[:, -k.shape[1] :])
-        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-        if last == 1:  # operations that can be exported
-            mixed = scaled_dot_product_attention(q, k, v, dropout_p=rate)
+        """(B, num_last, D) attention of the last positions to all keys and values that they
+        see.
+        """
+        num_seen = num_last + self.window - 1
+        seen_BTD = normed_BTD[:, -num_seen:]
+        width = seen_BTD.shape[-1]
+        sizes = [width, 2 * width]
+        query_weight, key_value_weight = self.query_key_value.weight.split(sizes)
+        query_bias, key_value_bias = self.query_key_value.bias.split(sizes)
+        q = linear(seen_BTD[:, -num_last:], query_weight, query_bias)
+        key_value = linear(seen_BTD, key_value_weight, key_value_bias)
+        k, v = key_value.chunk(2, dim=-1)
+        heads = (self.num_heads, -1)
+        q = q.unflatten(-1, heads)
+        k = k.unflatten(-1, heads)
+        v = v.unflatten(-1, heads)
+        if rotations_2TE is not None:
+            q = rotate(q, rotations_2TE[:, -q.shape[1] :])
+            k = rotate(k, rotations_2TE[:, -k.shape[1] :])
+        q = q.transpose(1, 2)
+        k = k.transpose(1, 2)
+        v = v.transpose(1, 2)
+        if num_last == 1:  # operations that can be exported
+            mixed_BHTE = scaled_dot_product_attention(q, k, v, dropout_p=rate)
         else:
-            mixed = attend_in_blocks(q, k, v, rate, self.window)
-        return mixed.transpose(1, 2).flatten(-2)
+            mixed_BHTE = attend_in_blocks(q, k, v, rate, self.window)
+        return mixed_BHTE.transpose(1, 2).flatten(-2)
 
 
 def rotations(length: int, size: int) -> Tensor:
@@ -188,9 +228,12 @@ def rotations(length: int, size: int) -> Tensor:
 
     Angles are computed in double precision: exact at positions in the millions.
     """
-    speeds = ROTARY_BASE ** (-torch.arange(0, size, 2, dtype=torch.float64, device="cpu") / size)
-    angles = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] * speeds
-    return torch.stack([angles.cos(), angles.sin()]).float()
+    places_E = torch.arange(0, size, 2, dtype=torch.float64, device="cpu")
+    frequencies_E = ROTARY_BASE ** (-places_E / size)
+    positions_T = torch.arange(length, dtype=torch.float64, device="cpu")
+    angles_TE = positions_T[:, None] * frequencies_E
+    table_2TE = torch.stack([angles_TE.cos(), angles_TE.sin()])
+    return table_2TE.float()
 
 
 def rotate(part_BTHE: Tensor, rotations_2TE: Tensor) -> Tensor:
@@ -201,7 +244,9 @@ def rotate(part_BTHE: Tensor, rotations_2TE: Tensor) -> Tensor:
     """
     cos, sin = rotations_2TE[:, :, None].to(part_BTHE.dtype)
     first, second = part_BTHE.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+    new_first = first * cos - second * sin
+    new_second = first * sin + second * cos
+    return torch.cat([new_first, new_second], dim=-1)
 
 
 def causal_attention(
@@ -213,7 +258,10 @@ def causal_attention(
     """
     if qkv_BT3HE.is_cuda and not any_length and attention_gpu.fits(qkv_BT3HE):
         return attention_gpu.causal_attention(qkv_BT3HE, rate, window)
-    q, k, v = (part.transpose(1, 2) for part in qkv_BT3HE.unbind(2))
+    q_BTHE, k_BTHE, v_BTHE = qkv_BT3HE.unbind(2)
+    q = q_BTHE.transpose(1, 2)
+    k = k_BTHE.transpose(1, 2)
+    v = v_BTHE.transpose(1, 2)
     if any_length:  # one masked product, whose graph holds for any length
         positions = torch.arange(qkv_BT3HE.shape[1])
         distance = positions[:, None] - positions
@@ -232,26 +280,30 @@ def attend_in_blocks(
     """Attention of all or the last queries in blocks, where dropout or a window rule out the fused
     kernel.
     """
-    length, size = k_BHTE.shape[-2:]
-    num_unasked = length - q_BHTE.shape[-2]
-    out = []
-    for start in range(num_unasked, length, _QUERY_BLOCK):
-        stop = min(start + _QUERY_BLOCK, length)
+    num_queries, size = q_BHTE.shape[-2:]
+    start = k_BHTE.shape[-2] - num_queries
+    parts = []
+    for q in q_BHTE.split(_QUERY_BLOCK, dim=-2):
+        length = q.shape[-2]
+        stop = start + length
         first_seen = max(0, start - window + 1)
-        q = q_BHTE[..., start - num_unasked : stop - num_unasked, :]
         k = k_BHTE[..., first_seen:stop, :]
         v = v_BHTE[..., first_seen:stop, :]
         mask = None
-        if stop - start > 1:  # a single query sees all of these keys
-            mask = _mask(stop - start, start - first_seen, window, q.dtype, q.device)
+        if length > 1:  # a single query sees all of these keys
+            mask = _mask(length, start - first_seen, window, q.dtype, q.device)
         if rate:
-            scores = q * size**-0.5 @ k.transpose(-1, -2)
+            scaled_q = q * size**-0.5
+            scores = scaled_q @ k.transpose(-1, -2)
             if mask is not None:
                 scores = scores + mask
-            out.append(drop(scores.softmax(dim=-1), rate) @ v)
+            weights = drop(scores.softmax(dim=-1), rate)
+            mixed = weights @ v
         else:
-            out.append(scaled_dot_product_attention(q, k, v, attn_mask=mask))
-    return torch.cat(out, dim=-2)
+            mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        parts.append(mixed)
+        start = stop
+    return torch.cat(parts, dim=-2)
 
 
 @lru_cache(maxsize=32)
@@ -276,21 +328,27 @@ def drop(values: Tensor, rate: float) -> Tensor:
     """
     if not rate:
         return values
-    if not values.is_cuda:
-        words = torch.empty((values.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        bits = words.view(torch.int16)[: values.numel()].view_as(values)
-        kept = bits >= round(rate * 2**16) - 2**15
-        return values * kept.to(values.dtype).mul_(1 / (1 - rate))
-    seed = torch.randint(-(2**31), 2**31 - 1, (1,), device=values.device, dtype=torch.int32)
-    kept = hashed_choice(values.numel(), seed, rate).view_as(values)
-    return torch.where(kept, values / (1 - rate), 0.0)
+    number = values.numel()
+    if values.is_cuda:
+        limit = 2**31
+        seed = torch.randint(-limit, limit - 1, (1,), device=values.device, dtype=torch.int32)
+        kept = hashed_choice(number, seed, rate).view_as(values)
+        return torch.where(kept, values / (1 - rate), 0.0)
+    num_words = (number + 3) // 4  # a word of 64 bits holds four decisions
+    words = torch.empty(num_words, dtype=torch.int64).random_(-(2**63), None)
+    bits = words.view(torch.int16)[:number]
+    drop_below = round(rate * 2**16) - 2**15
+    kept = bits.view_as(values) >= drop_below
+    scale = kept.to(values.dtype).mul_(1 / (1 - rate))
+    return values * scale
 
 
 def hashed_choice(number: int, seed: Tensor, rate: float) -> Tensor:
     """(number,) which values dropout keeps, from a short integer hash of a seed (1,) and
     the place.
     """
-    key = (torch.arange(number, device=seed.device, dtype=torch.int32) ^ seed) * _SPREAD
+    places = torch.arange(number, device=seed.device, dtype=torch.int32)
+    key = (places ^ seed) * _SPREAD
     key = (key ^ ((key >> 15) & 0x1FFFF)) * _MIX
     key = key ^ ((key >> 16) & 0xFFFF)
     return key >= int(rate * 2**32) - 2**31

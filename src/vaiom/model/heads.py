@@ -31,7 +31,9 @@ class Heads(nn.Module):
     def forward(self, h_BTD: Tensor) -> dict[str, Tensor]:
         """Logits (B, T, size) by head, in FP32 whatever the precision of the product."""
         logits = self.projection(h_BTD).float()
-        return dict(zip(self.sizes, logits.split(list(self.sizes.values()), dim=-1), strict=True))
+        sizes = list(self.sizes.values())
+        parts = logits.split(sizes, dim=-1)
+        return dict(zip(self.sizes, parts, strict=True))
 
 
 def state_log_probs(logits: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -39,7 +41,8 @@ def state_log_probs(logits: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     log p(k | s) (..., S, K) of each state.
     """
     components = logits["return"].unflatten(-1, (-1, NUM_RETURN_BUCKETS))
-    return logits["state"].log_softmax(dim=-1), components.log_softmax(dim=-1)
+    log_weights = logits["state"].log_softmax(dim=-1)
+    return log_weights, components.log_softmax(dim=-1)
 
 
 def return_log_probs(logits: Mapping[str, Tensor]) -> Tensor:
@@ -48,13 +51,15 @@ def return_log_probs(logits: Mapping[str, Tensor]) -> Tensor:
     """
     if "state" not in logits:
         return logits["return"].log_softmax(dim=-1)
-    weights, components = state_log_probs(logits)
-    return torch.logsumexp(weights[..., None] + components, dim=-2)
+    log_weights, components = state_log_probs(logits)
+    joint = log_weights[..., None] + components
+    return joint.logsumexp(dim=-2)
 
 
 def class_ids(buckets: Tensor) -> Tensor:
     """Bucket ids 1..K as class ids 0..K-1; invalid ones become class 0 and must be masked."""
-    return torch.clamp(class_of(buckets.long()), min=0)
+    classes: Tensor = class_of(buckets.long())
+    return classes.clamp(min=0)
 
 
 def position_losses(
@@ -66,16 +71,20 @@ def position_losses(
     thresholds j of the binary cross-entropy of "the bucket is above j". Positions without a valid
     target have a number too, which the caller leaves out.
     """
-    losses = {"return": _nll(return_log_probs(logits), targets["return"])}
+    buckets = targets["return"]
+    losses = {"return": _nll(return_log_probs(logits), buckets)}
     if "ordinal" in logits:
         ordinal = logits["ordinal"]
-        thresholds = torch.arange(1, ordinal.shape[-1] + 1, device=ordinal.device)
-        passed = (thresholds < targets["return"][..., None]).to(ordinal.dtype)
+        num_thresholds = ordinal.shape[-1]
+        thresholds = torch.arange(1, num_thresholds + 1, device=ordinal.device)
+        is_above = thresholds < buckets[..., None]
+        passed = is_above.to(ordinal.dtype)
         errors = binary_cross_entropy_with_logits(ordinal, passed, reduction="none")
         losses["ordinal"] = errors.mean(dim=-1)
     for task in ("gap", "vol_regime"):
         if task in logits:
-            losses[task] = _nll(logits[task].log_softmax(dim=-1), targets[task])
+            log_probs = logits[task].log_softmax(dim=-1)
+            losses[task] = _nll(log_probs, targets[task])
     return losses
 
 
@@ -84,9 +93,11 @@ def grouped_mean(losses: Tensor, valid: Tensor, num_groups: int) -> Tensor:
 
     Not a mean of window means: a window with few valid positions counts for as much as they do.
     """
-    sums = torch.where(valid, losses, 0.0).view(num_groups, -1).sum(dim=1)
+    counted = torch.where(valid, losses, 0.0)
+    sums = counted.view(num_groups, -1).sum(dim=1)
     counts = valid.view(num_groups, -1).sum(dim=1)
-    return (sums / counts.clamp(min=1)).mean()
+    means = sums / counts.clamp(min=1)
+    return means.mean()
 
 
 def objective(
@@ -112,12 +123,14 @@ def objective(
     """
     terms = {}
     for task, losses in position_losses(logits, targets).items():
-        valid = targets["return" if task == "ordinal" else task] > 0
+        target = "return" if task == "ordinal" else task
+        valid = targets[target] > 0
         terms[task] = grouped_mean(losses, valid, num_groups)
     total = terms["return"]
     if teacher_BTK is not None:
-        cross_entropy = -(teacher_BTK * return_log_probs(logits)).sum(dim=-1)
-        soft = grouped_mean(cross_entropy, targets["return"] > 0, num_groups)
+        weighted_BTK = teacher_BTK * return_log_probs(logits)
+        cross_entropy_BT = -weighted_BTK.sum(dim=-1)
+        soft = grouped_mean(cross_entropy_BT, targets["return"] > 0, num_groups)
         total = (1 - teacher_share) * total + teacher_share * soft
     for task, term in terms.items():
         if task != "return":
@@ -127,4 +140,6 @@ def objective(
 
 def _nll(log_probs: Tensor, buckets: Tensor) -> Tensor:
     """-log p of each bucket."""
-    return -log_probs.gather(-1, class_ids(buckets)[..., None])[..., 0]
+    classes = class_ids(buckets)
+    log_prob = log_probs.gather(-1, classes[..., None])
+    return -log_prob[..., 0]

@@ -76,9 +76,11 @@ class HorizonHeads:
         logits = np.empty((len(h_ND), NUM_RETURN_BUCKETS))
         for start in range(0, len(logits), ROWS_AT_ONCE):
             rows = slice(start, start + ROWS_AT_ONCE)
-            entering = np.concatenate([h_ND[rows], self._standardised(x_NF[rows])], axis=1)
+            own_NF = self._standardised(x_NF[rows])
+            entering = np.concatenate([h_ND[rows], own_NF], axis=1)
             middle = entering @ self.tensors["first.weight"].T + self.tensors["first.bias"]
-            logits[rows] = gelu(middle * GELU_SCALE) @ (second * GELU_SCALE) + second_bias
+            activated = gelu(middle * GELU_SCALE)
+            logits[rows] = activated @ (second * GELU_SCALE) + second_bias
         probs = np.exp(logits - logits.max(axis=-1, keepdims=True))
         probs /= probs.sum(axis=-1, keepdims=True)
         return np.asarray(probs.reshape(*hidden.shape[:-1], -1))
@@ -87,8 +89,10 @@ class HorizonHeads:
         """(N, F) clipped fields in units of their spread on Train, 0 where they were constant."""
         centre = self.tensors["centre"]
         spread = self.tensors["spread"]
-        x = np.clip(x_NF[:, : len(centre)].astype(np.float32), -INPUT_LIMIT, INPUT_LIMIT)
-        return np.where(spread > LEAST_USED, (x - centre) / spread, np.float32(0))
+        known_NF = x_NF[:, : len(centre)].astype(np.float32)
+        clipped_NF = np.clip(known_NF, -INPUT_LIMIT, INPUT_LIMIT)
+        scaled_NF = (clipped_NF - centre) / spread
+        return np.where(spread > LEAST_USED, scaled_NF, np.float32(0))
 
     def save(self, path: Path) -> str:
         """Write atomically; returns the hash of the tensors."""
@@ -104,9 +108,10 @@ def unknown_horizon(bars: object, known: list[int], is_run: bool = True) -> Conf
     fix = f"vaiom horizons RUN --horizons {wanted}"
     if not is_run:
         fix = "take one of those; others can be added to a run of your own (`vaiom train`) alone"
+    has = ", ".join(map(str, [1, *known]))
     return ConfigError(
         "the model has no such horizon",
-        expected=f"{', '.join(map(str, [1, *known]))} bars",
+        expected=f"{has} bars",
         got=bars,
         fix=fix,
     )
@@ -129,7 +134,8 @@ def load_horizons(path: Path, card: ModelCard) -> HorizonHeads:
             "centre": (num_fields,),
             "spread": (num_fields,),
         }
-        if {name: array.shape for name, array in tensors.items()} != shapes:
+        found = {name: array.shape for name, array in tensors.items()}
+        if found != shapes:
             raise ValueError("tensors of other heads")
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         got = str(error).splitlines()[0]

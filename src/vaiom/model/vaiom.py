@@ -44,62 +44,79 @@ class Encoder(nn.Module):
         self.asset_dropout = config.asset_dropout
         self.cross_dropout = config.cross_dropout
         if self.cross_dropout:
-            own = [name not in CROSS_FIELDS for name in config.input_fields]
-            self.register_buffer("_own_F", torch.tensor(own, device="cpu"), persistent=False)
-        if self.input == "hybrid":
+            is_own = [name not in CROSS_FIELDS for name in config.input_fields]
+            own_F = torch.tensor(is_own, device="cpu")
+            self.register_buffer("_own_F", own_F, persistent=False)
+        num_inputs = 0
+        if self.input == "cont":
+            num_inputs = num_fields
+        elif self.input == "hybrid":
             self.continuous = nn.Linear(num_fields, width)
+            num_inputs = width
         size = MIN_EMBEDDING_WIDTH
         if self.input == "disc":
             size = max(size, width // len(DISC_FIELDS))
-        self.embeddings = nn.ModuleDict(
-            {name: nn.Embedding(vocabulary[name], size) for name in config.embedded}
-        )
-        num_direct = {"disc": 0, "cont": num_fields, "hybrid": width}[self.input]
-        self.first = nn.Linear(num_direct + len(config.embedded) * size, width)
+        self.embeddings = nn.ModuleDict()
+        for name in config.embedded:
+            self.embeddings[name] = nn.Embedding(vocabulary[name], size)
+            num_inputs += size
+        self.first = nn.Linear(num_inputs, width)
         self.second = nn.Linear(width, width)
 
     def forward(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:
-        """(B, T, D) vectors of events."""
+        """(B, T, D) vectors of events; the discrete branch reads bucket ids from the fields."""
         if self.input == "disc":
-            tables = self.embeddings.values()
-            parts = [_look_up(table, x_BTF[..., field]) for field, table in enumerate(tables)]
-            fused = self.first(torch.cat(parts, dim=-1))
+            parts = []
+            for field, table in enumerate(self.embeddings.values()):
+                index_BT = x_BTF[..., field]
+                parts.append(_look_up(table, index_BT))
+            embedded = torch.cat(parts, dim=-1)
+            fused_BTD = self.first(embedded)
         elif self.input == "cont":
-            fused = self.first(x_BTF.clamp(-INPUT_LIMIT, INPUT_LIMIT))
+            clipped_BTF = x_BTF.clamp(-INPUT_LIMIT, INPUT_LIMIT)
+            fused_BTD = self.first(clipped_BTF)
         else:
-            if self.training:
-                x_BTF = self._drop_others(x_BTF)
-                meta_BM = self._drop_asset(meta_BM)
-            fused = self._fuse(x_BTF, meta_BM)
-        vectors: Tensor = self.second(gelu(fused))
-        return vectors
+            x_BTF = self._drop_others(x_BTF)
+            meta_BM = self._drop_asset(meta_BM)
+            fused_BTD = self._fuse(x_BTF, meta_BM)
+        vectors_BTD: Tensor = self.second(gelu(fused_BTD))
+        return vectors_BTD
 
     def _fuse(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:
         """The paper's concatenation, with the constant part of the product computed once a
         window.
         """
-        continuous = gelu(self.continuous(x_BTF.clamp(-INPUT_LIMIT, INPUT_LIMIT)))
-        tables = self.embeddings.values()
-        parts = [table(meta_BM[:, field]) for field, table in enumerate(tables)]
+        clipped_BTF = x_BTF.clamp(-INPUT_LIMIT, INPUT_LIMIT)
+        continuous_BTD = gelu(self.continuous(clipped_BTF))
+        parts = []
+        for field, table in enumerate(self.embeddings.values()):
+            index_B = meta_BM[:, field]
+            parts.append(table(index_B))
         embedded = torch.cat(parts, dim=-1)
-        sizes = [continuous.shape[-1], embedded.shape[-1]]
-        for_events, for_window = self.first.weight.split(sizes, dim=1)
-        per_window = linear(embedded, for_window, self.first.bias)
-        return linear(continuous, for_events) + per_window[:, None]
+        sizes = [continuous_BTD.shape[-1], embedded.shape[-1]]
+        event_weight, window_weight = self.first.weight.split(sizes, dim=1)
+        per_window_BD = linear(embedded, window_weight, self.first.bias)
+        per_event_BTD = linear(continuous_BTD, event_weight)
+        return per_event_BTD + per_window_BD[:, None]
 
     def _drop_others(self, x_BTF: Tensor) -> Tensor:
-        """Hide other assets from some windows: their fields are 0 where no other has a bar."""
-        if not self.cross_dropout:
+        """In training, hide other assets from some windows: their fields are 0 where no other has
+        a bar.
+        """
+        if not self.training or not self.cross_dropout:
             return x_BTF
-        alone_B = torch.rand(len(x_BTF), device=x_BTF.device) < self.cross_dropout
-        return x_BTF * (self.get_buffer("_own_F") | ~alone_B[:, None, None])
+        drawn_B = torch.rand(len(x_BTF), device=x_BTF.device)
+        alone_B = drawn_B < self.cross_dropout
+        own_F = self.get_buffer("_own_F")
+        return x_BTF * (own_F | ~alone_B[:, None, None])
 
     def _drop_asset(self, meta_BM: Tensor) -> Tensor:
-        """Hide the asset of some windows, so that its unknown row is trained."""
-        if not self.asset_dropout:
+        """In training, hide the asset of some windows, so that its unknown row is trained."""
+        if not self.training or not self.asset_dropout:
             return meta_BM
-        hidden_B = torch.rand(len(meta_BM), device=meta_BM.device) < self.asset_dropout
-        asset_B1 = meta_BM[:, :1].masked_fill(hidden_B[:, None], UNKNOWN_ASSET)
+        drawn_B = torch.rand(len(meta_BM), device=meta_BM.device)
+        hidden_B1 = (drawn_B < self.asset_dropout)[:, None]
+        asset_B1 = meta_BM[:, :1].masked_fill(hidden_B1, UNKNOWN_ASSET)
         return torch.cat([asset_B1, meta_BM[:, 1:]], dim=1)
 
 
@@ -110,7 +127,8 @@ def _look_up(table: nn.Module, index_BT: Tensor) -> Tensor:
     assert isinstance(table, nn.Embedding)
     if not index_BT.is_cuda or not torch.is_grad_enabled():
         return embedding(index_BT.long(), table.weight)
-    one_hot = index_BT[..., None] == torch.arange(table.num_embeddings, device=index_BT.device)
+    rows = torch.arange(table.num_embeddings, device=index_BT.device)
+    one_hot = index_BT[..., None] == rows
     return one_hot.to(table.weight.dtype) @ table.weight
 
 
@@ -121,7 +139,8 @@ class Vaiom(nn.Module):
         super().__init__()
         self.config = config
         self.encoder = Encoder(config, vocabulary)
-        self.backbone = Decoder(config) if config.backbone == "decoder" else Gru(config)
+        backbone = Decoder if config.backbone == "decoder" else Gru
+        self.backbone = backbone(config)
         self.heads = Heads(config, vocabulary)
 
     def compiled(self, function: Callable[..., Any]) -> Any:
@@ -132,26 +151,33 @@ class Vaiom(nn.Module):
 
     def hidden(self, x_BTF: Tensor, meta_BM: Tensor, last_only: bool = False) -> Tensor:
         """(B, T, D) inputs of the heads at every position, or (B, 1, D) at the last alone."""
-        hidden: Tensor = self.backbone(self.encoder(x_BTF, meta_BM), last_only=last_only)
-        return hidden
+        vectors_BTD = self.encoder(x_BTF, meta_BM)
+        hidden_BTD: Tensor = self.backbone(vectors_BTD, last_only=last_only)
+        return hidden_BTD
 
     def forward(self, x_BTF: Tensor, meta_BM: Tensor, last_only: bool = False) -> dict[str, Tensor]:
         """Logits of each head at every position, or at the last alone."""
-        logits: dict[str, Tensor] = self.heads(self.hidden(x_BTF, meta_BM, last_only))
+        hidden_BTD = self.hidden(x_BTF, meta_BM, last_only)
+        logits: dict[str, Tensor] = self.heads(hidden_BTD)
         return logits
 
     def log_probs(self, x_BTF: Tensor, meta_BM: Tensor) -> Tensor:
         """(B, 16) log-probabilities of the return bucket that follows each window."""
-        return return_log_probs(self(x_BTF, meta_BM, last_only=True))[:, -1]
+        logits = self(x_BTF, meta_BM, last_only=True)
+        log_probs_B1K = return_log_probs(logits)
+        return log_probs_B1K[:, -1]
 
     def saved_tensors(self) -> dict[str, Tensor]:
         """Copies of all parameters on the CPU; an unknown asset that was not trained becomes the
         mean of the known ones.
         """
-        tensors = {name: value.detach().cpu().clone() for name, value in self.state_dict().items()}
+        tensors = {}
+        for name, value in self.state_dict().items():
+            tensors[name] = value.detach().cpu().clone()
         if ASSET_TABLE in tensors and not self.config.asset_dropout:
             table = tensors[ASSET_TABLE]
-            table[UNKNOWN_ASSET] = table[UNKNOWN_ASSET + 1 :].mean(dim=0)
+            known = table[UNKNOWN_ASSET + 1 :]
+            table[UNKNOWN_ASSET] = known.mean(dim=0)
         return tensors
 
 
@@ -174,6 +200,7 @@ class _SkipInitialisation(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.__name__
-        if name.endswith("_") and not name.endswith("__"):
+        in_place = name.endswith("_") and not name.endswith("__")
+        if in_place:
             return args[0] if args else kwargs["tensor"]
         return func(*args, **(kwargs or {}))

@@ -58,29 +58,37 @@ class HorizonNetwork(nn.Module):
         self.register_buffer("spread", torch.ones(self.num_fields))
 
     def forward(self, h_ND: Tensor, x_NF: Tensor) -> Tensor:
-        x_NF = x_NF[..., : self.num_fields].float().clamp(-INPUT_LIMIT, INPUT_LIMIT)
+        """Log-probabilities (N, H, 16) from the trunk's hidden states and the fields it read."""
+        known_NF = x_NF[..., : self.num_fields].float()
+        clipped_NF = known_NF.clamp(-INPUT_LIMIT, INPUT_LIMIT)
+        centre = self.get_buffer("centre")
         spread = self.get_buffer("spread")
-        own = torch.where(spread > LEAST_USED, (x_NF - self.get_buffer("centre")) / spread, 0.0)
-        middle = gelu(self.first(torch.cat([h_ND.float(), own], dim=-1)))
-        logits = self.second(dropout(middle, self.rate, self.training))
-        log_probs: Tensor = logits.unflatten(-1, (-1, NUM_RETURN_BUCKETS)).log_softmax(dim=-1)
-        return log_probs
+        scaled_NF = (clipped_NF - centre) / spread
+        own_NF = torch.where(spread > LEAST_USED, scaled_NF, 0.0)
+        entering = torch.cat([h_ND.float(), own_NF], dim=-1)
+        middle = dropout(gelu(self.first(entering)), self.rate, self.training)
+        logits = self.second(middle).unflatten(-1, (-1, NUM_RETURN_BUCKETS))
+        log_probs_NHK: Tensor = logits.log_softmax(dim=-1)
+        return log_probs_NHK
 
     @torch.no_grad()
     def start_from(self, events: HorizonEvents, draw: torch.Generator) -> None:
         """Random weights, the inputs standardised, the outputs at the shares of their buckets."""
         for weight in (self.first.weight, self.second.weight):
             # Drawn on the CPU: the same start on every device.
-            weight.copy_(torch.randn(weight.shape, generator=draw) * weight.shape[1] ** -0.5)
+            drawn = torch.randn(weight.shape, generator=draw)
+            weight.copy_(drawn * weight.shape[1] ** -0.5)
         self.second.weight.mul_(_OUTPUT_SCALE)
         self.first.bias.zero_()
-        num_horizons = events.class_NH.shape[1]
+        bias_HK = self.second.bias.view(-1, NUM_RETURN_BUCKETS)
         for place, class_N in enumerate(events.class_NH.T):
-            counts = torch.bincount(class_N - _NO_EVENT, minlength=NUM_RETURN_BUCKETS + 1)[1:] + 1.0
-            self.second.bias.view(num_horizons, -1)[place] = (counts / counts.sum()).log()
-        own = events.x_NF[:, : self.num_fields].float()
-        self.get_buffer("centre").copy_(own.mean(dim=0))
-        self.get_buffer("spread").copy_(own.std(dim=0) + LEAST_SPREAD)
+            counts = torch.bincount(class_N - _NO_EVENT, minlength=NUM_RETURN_BUCKETS + 1)
+            smoothed_K = counts[1:] + 1.0  # the first counts rows without an event
+            shares_K = smoothed_K / smoothed_K.sum()
+            bias_HK[place] = shares_K.log()
+        known_NF = events.x_NF[:, : self.num_fields].float()
+        self.get_buffer("centre").copy_(known_NF.mean(dim=0))
+        self.get_buffer("spread").copy_(known_NF.std(dim=0) + LEAST_SPREAD)
 
     @torch.no_grad()
     def mean_bits(self, events: HorizonEvents) -> list[float]:
@@ -126,22 +134,23 @@ def train_horizons(
     rows = np.concatenate([train_rows, held_out_rows])
     h_ND = hidden_states(checkpoint.model.to(device), corpus, rows, device, progress)
     x_NF = torch.from_numpy(corpus.inputs(config)[rows]).to(device)
-    class_NH = torch.from_numpy(np.concatenate([train_classes, held_out_classes])).to(device)
+    classes = np.concatenate([train_classes, held_out_classes])
+    class_NH = torch.from_numpy(classes).to(device)
     size = len(train_rows)
-    network, bits = _learn(
-        HorizonNetwork(config, len(views), DROPOUT).to(device),
-        HorizonEvents(h_ND[:size], x_NF[:size], class_NH[:size]),
-        HorizonEvents(h_ND[size:], x_NF[size:], class_NH[size:]),
-        seed,
-    )
+    train = HorizonEvents(h_ND[:size], x_NF[:size], class_NH[:size])
+    held_out = HorizonEvents(h_ND[size:], x_NF[size:], class_NH[size:])
+    network = HorizonNetwork(config, len(views), DROPOUT).to(device)
+    best = _learn(network, train, held_out, seed)
+    names = [str(view.horizon) for view in views]
+    bits = best.mean_bits(held_out)
     fitted = FittedHorizons(
         checkpoint_sha256=checkpoint.sha256,
         corpus_sha256=corpus.sha256,
         seed=seed,
-        validation_bits={str(view.horizon): each for view, each in zip(views, bits, strict=True)},
+        validation_bits=dict(zip(names, bits, strict=True)),
         fits=tuple(view.target().fit for view in views),
     )
-    return HorizonHeads(fitted=fitted, tensors=arrays_of(network.state_dict()))
+    return HorizonHeads(fitted=fitted, tensors=arrays_of(best.state_dict()))
 
 
 def _targets(views: Sequence[Corpus], split: str, history: int) -> tuple[Rows, Rows]:
@@ -154,16 +163,15 @@ def _targets(views: Sequence[Corpus], split: str, history: int) -> tuple[Rows, R
             problem = f"{split} holds no event of {view.horizon} bars"
             raise DataError(problem, where=view.path, fix="a shorter horizon")
         buckets = view.target_return[own].astype(np.int64)
-        classes[np.searchsorted(rows, own), place] = class_of(buckets)
+        found = np.searchsorted(rows, own)
+        classes[found, place] = class_of(buckets)
     return rows, classes
 
 
 def _learn(
     network: HorizonNetwork, train: HorizonEvents, held_out: HorizonEvents, seed: int
-) -> tuple[HorizonNetwork, list[float]]:
-    """The averaged weights that were best on the held-out rows, and their bits per event of each
-    horizon.
-    """
+) -> HorizonNetwork:
+    """The averaged weights that were best on the held-out rows, of all validations."""
     size = len(train.h_ND)
     draw = torch.Generator().manual_seed(seed)
     network.start_from(train, draw)
@@ -171,7 +179,8 @@ def _learn(
     best = averaged
     least = math.inf
     smallest, largest = BATCHES
-    batch = min(max(EPOCHS * size // STEPS, smallest), largest, size)
+    wanted = EPOCHS * size // STEPS
+    batch = min(max(wanted, smallest), largest, size)
     steps_per_check = max(1, size // batch // CHECKS)
     steps = steps_per_check * CHECKS * EPOCHS
     optimizer = torch.optim.AdamW(network.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
@@ -181,9 +190,11 @@ def _learn(
     network.train()
     torch.manual_seed(seed)
     for step in range(1, steps + 1):
-        at = torch.randint(size, (batch,), generator=draw).to(train.h_ND.device)
-        log_probs = network(train.h_ND[at], train.x_NF[at]).flatten(0, 1)
-        loss = nll_loss(log_probs, train.class_NH[at].flatten(), ignore_index=_NO_EVENT)
+        drawn = torch.randint(size, (batch,), generator=draw)
+        rows = drawn.to(train.h_ND.device)
+        log_probs_NHK = network(train.h_ND[rows], train.x_NF[rows])
+        classes = train.class_NH[rows].flatten()
+        loss = nll_loss(log_probs_NHK.flatten(0, 1), classes, ignore_index=_NO_EVENT)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -196,4 +207,4 @@ def _learn(
             if bits < least:
                 best = copy.deepcopy(averaged)
                 least = bits
-    return best, best.mean_bits(held_out)
+    return best

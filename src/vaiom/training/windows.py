@@ -73,59 +73,71 @@ class DeviceCorpus:
             "gap": self._target(corpus, corpus.target_gap),
             "vol_regime": self._target(corpus, corpus.target_vol_regime),
         }
-        self.asset_bounds = np.array(
-            [(rows.start, rows.stop) for rows in corpus.asset_slices.values()]
-        )
-        self._back = torch.arange(1 - self.context, 1, device=device)
+        bounds = [(rows.start, rows.stop) for rows in corpus.asset_slices.values()]
+        self.asset_bounds = np.array(bounds)
+        self._back_T = torch.arange(1 - self.context, 1, device=device)
         if mirror:
             signs = [-1.0 if name in SIGNED_FIELDS else 1.0 for name in model.input_fields]
-            self._signs = torch.tensor(signs, device=device)
-            self._mirrored = dict(self.targets)
-            for name, column in (("return", "ret_z"), ("gap", "gap_z")):
-                opposite = -np.roll(corpus.columns[column], -1).astype(np.float64)
-                buckets = torch.from_numpy(bucket_of(corpus.edges[name], opposite)).to(device)
-                self._mirrored[name] = buckets * (self.targets[name] > 0)
+            self._sign_F = torch.tensor(signs, device=device)
+            self._mirrored_targets = {
+                "return": self._mirrored_target(corpus, "return", "ret_z"),
+                "gap": self._mirrored_target(corpus, "gap", "gap_z"),
+            }
 
     def _target(self, corpus: Corpus, buckets: npt.NDArray[np.integer]) -> Tensor:
         """(N,) buckets of the rows whose next return is a valid event, 0 elsewhere."""
         valid = np.where(corpus.valid_base, buckets, 0).astype(np.uint8)
         return torch.from_numpy(valid).to(self.device)
 
+    def _mirrored_target(self, corpus: Corpus, task: str, column: str) -> Tensor:
+        """(N,) buckets of the opposite next moves, 0 where the task has no target."""
+        next_moves = np.roll(corpus.columns[column], -1)
+        opposite = -next_moves.astype(np.float64)
+        buckets = torch.from_numpy(bucket_of(corpus.edges[task], opposite))
+        return buckets.to(self.device) * (self.targets[task] > 0)
+
     def windows(self, ends: Tensor) -> Windows:
         """The windows that end with these rows, mirrored at random if the corpus is."""
-        rows_BT = ends[:, None] + self._back
+        rows_BT = self._rows(ends)
         x_BTF = self.x[rows_BT]
-        targets = {name: target[rows_BT] for name, target in self.targets.items()}
-        teacher = None
+        targets = {task: target[rows_BT] for task, target in self.targets.items()}
+        teacher_BTK = None
         if self.teacher is not None:
-            teacher = self.teacher[0][rows_BT]
+            teacher_BTK = self.teacher[0][rows_BT]
         if self.mirror:
-            mirrored_B = torch.rand(len(ends), device=ends.device) < self.mirror
-            mirrored_B11 = mirrored_B[:, None, None]
-            x_BTF = torch.where(mirrored_B11, x_BTF * self._signs, x_BTF)
-            for name, target in self._mirrored.items():
-                targets[name] = torch.where(mirrored_B[:, None], target[rows_BT], targets[name])
-            if self.teacher is not None and teacher is not None:
-                teacher = torch.where(mirrored_B11, self.teacher[1][rows_BT], teacher)
-        return Windows(x_BTF, self.meta[ends], targets, teacher)
+            drawn_B = torch.rand(len(ends), device=ends.device)
+            mirrored_B1 = (drawn_B < self.mirror)[:, None]
+            mirrored_B11 = mirrored_B1[:, None]
+            x_BTF = torch.where(mirrored_B11, x_BTF * self._sign_F, x_BTF)
+            for task, target in self._mirrored_targets.items():
+                targets[task] = torch.where(mirrored_B1, target[rows_BT], targets[task])
+            if self.teacher is not None and teacher_BTK is not None:
+                opposite_BTK = self.teacher[1][rows_BT]
+                teacher_BTK = torch.where(mirrored_B11, opposite_BTK, teacher_BTK)
+        return Windows(x_BTF, self.meta[ends], targets, teacher_BTK)
 
     def mirrored(self) -> DeviceCorpus:
         """The corpus with mirrored inputs, for scoring."""
         other = copy.copy(self)
-        other.x = self.x * self._signs
+        other.x = self.x * self._sign_F
         return other
 
     def inputs(self, ends: Tensor) -> tuple[Tensor, Tensor]:
         """Events (B, T, F) and metadata (B, M) of the windows that end with these rows."""
-        return self.x[ends[:, None] + self._back], self.meta[ends]
+        return self.x[self._rows(ends)], self.meta[ends]
 
     def chunks(self, starts: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Events (B, length, F) and metadata (B, M) of the chunks that start with these rows.
 
         Past the end of the corpus they hold copies of its last row, which nobody reads.
         """
+        last = len(self.x) - 1
         rows_BT = starts[:, None] + torch.arange(length, device=starts.device)
-        return self.x[rows_BT.clamp(max=len(self.x) - 1)], self.meta[starts]
+        return self.x[rows_BT.clamp(max=last)], self.meta[starts]
+
+    def _rows(self, ends: Tensor) -> Tensor:
+        """(B, T) rows of the windows that end with these rows."""
+        return ends[:, None] + self._back_T
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +154,8 @@ class Sampler:
     def draw(self, step: int) -> Rows:
         """Endpoints (windows_per_step,) of the windows of a step, counted from 1."""
         generator = np.random.default_rng([self.seed, step])
-        return self.endpoints[generator.integers(0, len(self.endpoints), self.windows_per_step)]
+        places = generator.integers(0, len(self.endpoints), self.windows_per_step)
+        return self.endpoints[places]
 
 
 def train_sampler(corpus: Corpus, context: int, seed: int, windows_per_step: int) -> Sampler:
@@ -156,11 +169,12 @@ def train_sampler(corpus: Corpus, context: int, seed: int, windows_per_step: int
         )
     outside = corpus.split_codes != corpus.splits.code(TRAIN)
     num_outside = np.concatenate([[0], np.cumsum(outside)])
-    foreign = num_outside[endpoints + 1] > num_outside[endpoints + 1 - context]
-    if foreign.any():
+    stops = endpoints + 1
+    foreign = endpoints[num_outside[stops] > num_outside[stops - context]]
+    if len(foreign):
         raise DataError(
             "a Train window holds a target outside Train",
-            where=f"the window that ends at {corpus.timestamps[endpoints[foreign][0]]}",
+            where=f"the window that ends at {corpus.timestamps[foreign[0]]}",
             fix="build the corpus again",
         )
     return Sampler(endpoints, seed, windows_per_step)
@@ -178,7 +192,8 @@ def plan_chunks(rows: Rows, asset_bounds: npt.NDArray[np.int64], warmup: int, le
     while done < len(rows):
         asset_start, asset_end = asset_bounds[assets[done]]
         start = max(asset_start, rows[done] - warmup)
-        stop = int(np.searchsorted(rows, min(start + length, asset_end)))
+        end = min(start + length, asset_end)
+        stop = int(np.searchsorted(rows, end))
         starts[done:stop] = start
         done = stop
     return starts
@@ -195,7 +210,8 @@ def predict_probabilities(
     data = DeviceCorpus(corpus, model.config, device)
     scorer = Scorer(model, data, resolve_type("auto", device))
     log_probs = scorer.predict(rows.astype(np.int64), progress)
-    return np.asarray(log_probs.double().exp().cpu().numpy())
+    probs = log_probs.double().exp()
+    return np.asarray(probs.cpu().numpy())
 
 
 def hidden_states(
@@ -203,7 +219,8 @@ def hidden_states(
 ) -> Tensor:
     """(n, D) on the device: the inputs of the heads at each row, in FP32."""
     data = DeviceCorpus(corpus, model.config, device)
-    return Scorer(model, data, torch.float32, hidden=True, record=False).predict(rows, progress)
+    scorer = Scorer(model, data, torch.float32, hidden=True, record=False)
+    return scorer.predict(rows, progress)
 
 
 class Scorer:
@@ -248,41 +265,51 @@ class Scorer:
     def predict(self, rows: Rows, progress: Progress | None = None) -> Tensor:
         """(n, K) log-probabilities after these rows, or (n, D) hidden states, on the device."""
         rows = np.ascontiguousarray(rows)
-        # Rows in the order of their passes, and for each its pass and its place in it.
-        if self.in_chunks:
-            order = np.argsort(rows, kind="stable")
-            chunk_of_row = plan_chunks(
-                rows[order], self.data.asset_bounds, self.warmup, self.length
-            )
-            begins, pass_of_row = np.unique(chunk_of_row, return_inverse=True)
-            place = rows[order] - chunk_of_row
-        else:
-            order = pass_of_row = np.arange(len(rows))
-            begins = rows
-            place = np.zeros_like(order)
+        order, begins, pass_of_row, place = self._plan(rows)
         size = self.model.config.width if self.hidden else NUM_RETURN_BUCKETS
         out = torch.empty(len(rows), size, device=self.device)
         training = self.model.training
         self.model.eval()
         with torch.no_grad():
             for start in range(0, len(begins), self.batch_size):
-                batch = begins[start : start + self.batch_size]
-                # A recorded graph needs batches of one size: the last is padded.
-                padding = np.repeat(batch[:1], self.batch_size - len(batch))
-                own = self._on_device(np.concatenate([batch, padding]))
-                if self.record and not self._graph:
-                    self._graph = record_graph(self.model.compiled(self._pass), own)
-                first, stop = np.searchsorted(pass_of_row, [start, start + self.batch_size])
-                passes = self._on_device(pass_of_row[first:stop] - start)
-                places = self._on_device(place[first:stop])
-                # Without a graph, a pass ends with the last row that is asked for.
-                length = int(place[first:stop].max()) + 1
-                outputs = self._graph(own) if self._graph else self._pass(own, length)
-                out[self._on_device(order[first:stop])] = outputs[passes, places]
+                stop = start + self.batch_size
+                first, done = np.searchsorted(pass_of_row, [start, stop])
+                rows_of_batch = self._on_device(order[first:done])
+                passes = self._on_device(pass_of_row[first:done] - start)
+                places = self._on_device(place[first:done])
+                num_positions = int(place[first:done].max()) + 1
+                outputs = self._run(begins[start:stop], num_positions)
+                out[rows_of_batch] = outputs[passes, places]
                 if progress:
-                    progress(int(stop), len(rows), "events")
+                    progress(int(done), len(rows), "events")
         self.model.train(training)
         return out
+
+    def _plan(self, rows: Rows) -> tuple[Rows, Rows, Rows, Rows]:
+        """How rows (n,) are scored in passes over windows that end with them, or over chunks.
+
+        Returns the order of the rows (n,), the row by which each pass is called, and for each row
+        in that order the number of its pass (n,) and its position in the output of it (n,).
+        """
+        if not self.in_chunks:
+            order = np.arange(len(rows))
+            return order, rows, order, np.zeros_like(order)
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        chunk_of_row = plan_chunks(ordered, self.data.asset_bounds, self.warmup, self.length)
+        begins, pass_of_row = np.unique(chunk_of_row, return_inverse=True)
+        return order, begins, pass_of_row, ordered - chunk_of_row
+
+    def _run(self, begins: Rows, num_positions: int) -> Tensor:
+        """Outputs (B, T, .) of one batch of passes, with at least the first `num_positions`."""
+        # A recorded graph needs batches of one size: the last is padded.
+        padding = np.repeat(begins[:1], self.batch_size - len(begins))
+        padded = self._on_device(np.concatenate([begins, padding]))
+        if self.record and not self._graph:
+            self._graph = record_graph(self.model.compiled(self._pass), padded)
+        if self._graph:
+            return self._graph(padded)
+        return self._pass(padded, num_positions)
 
     def mean_bits(self, rows: Rows, group: ProcessGroup = ALONE) -> float:
         """Bits per event over all rows, mean of -log2 p of the bucket that came.
@@ -292,9 +319,11 @@ class Scorer:
         """
         own = rows[group.rank :: group.size]
         buckets = self.data.targets["return"][self._on_device(own)]
-        log_probs = self.predict(own).gather(1, class_ids(buckets)[:, None]).double()
-        nats = -log_probs.clamp(min=math.log(MIN_PROBABILITY)).sum()
-        return float(group.sum(nats)) / len(rows) / math.log(2)
+        classes = class_ids(buckets)
+        log_probs = self.predict(own).gather(1, classes[:, None]).double()
+        floored = log_probs.clamp(min=math.log(MIN_PROBABILITY))
+        nats = group.sum(-floored.sum())
+        return float(nats) / len(rows) / math.log(2)
 
     def _on_device(self, rows: Rows) -> Tensor:
         return torch.from_numpy(rows).to(self.device)
@@ -308,5 +337,8 @@ class Scorer:
                 x_BTF, meta_BM = self.data.chunks(begins, length or self.length)
             else:
                 x_BTF, meta_BM = self.data.inputs(begins)
-            hidden = self.model.hidden(x_BTF, meta_BM, last_only=not self.in_chunks)
-            return hidden.float() if self.hidden else return_log_probs(self.model.heads(hidden))
+            hidden_BTD = self.model.hidden(x_BTF, meta_BM, last_only=not self.in_chunks)
+            if self.hidden:
+                return hidden_BTD.float()
+            logits = self.model.heads(hidden_BTD)
+            return return_log_probs(logits)
