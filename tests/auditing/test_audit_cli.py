@@ -5,6 +5,7 @@ the bit.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -124,3 +125,19 @@ print([proof.verdict for proof in proofs], [proof.findings for proof in proofs i
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
     )
     assert ran.stdout.strip() == f"{['not run'] * 4 + ['passed'] * 7} []", ran.stderr
+
+
+def test_a_packaged_model_is_audited_by_its_name_and_an_edited_figure_is_found(
+    tmp_path: Path,
+) -> None:
+    from vaiom.auditing.packaged import prove_package
+    from vaiom.run import packaged_models
+
+    folder = tmp_path / "model"
+    shutil.copytree(packaged_models()["fx-1h-evidence"], folder)
+    assert prove_package(folder).findings == []
+    edited = next(folder.glob("evaluation-*.json"))
+    edited.write_text(edited.read_text().replace("0.", "0.1", 1))
+    assert (
+        prove_package(folder).findings[0] == f"{edited.name} is not the file that about.json lists"
+    )

@@ -18,6 +18,7 @@ import pytest
 
 from strategies import random_bars
 from vaiom.auditing import chronology, leakage
+from vaiom.auditing.cuts import DAMAGES, calendar_moments, damage_after, rare_moments
 from vaiom.auditing.pipeline import Bars, Pipeline, widest_model
 from vaiom.auditing.proof import PASSED, AuditConfig, Proof
 from vaiom.corpus.splits import SEALED, TRAIN, VALIDATION
@@ -68,14 +69,14 @@ def test_other_faults_of_bars_are_no_leak(simulated: Market) -> None:
     assert leakage.prove_prices({symbol: spoiled}).findings == []
 
 
-@pytest.mark.parametrize("how", leakage.DAMAGES)
+@pytest.mark.parametrize("how", DAMAGES)
 def test_damage_is_drawn_by_the_seed(how: str) -> None:
     """Prices and volumes in another order with a tenth of noise; the clock up to a thousand hours
     later; nothing.
     """
     bars = {"EURUSD": random_bars(40, 1), "XAUUSD": random_bars(30, 2)}
     cut = bars["EURUSD"]["Datetime"].to_numpy()[12]
-    damaged = leakage.damage_after(bars, cut, how, np.random.default_rng(5))
+    damaged = damage_after(bars, cut, how, np.random.default_rng(5))
     assert list(damaged) == list(bars)
     rng = np.random.default_rng(5)
     for symbol, frame in bars.items():
@@ -89,6 +90,11 @@ def test_damage_is_drawn_by_the_seed(how: str) -> None:
                 tail["Datetime"] + timedelta(hours=int(rng.integers(1, 1_000))),
                 tail[:, 1:].to_numpy(),
             )
+        elif how == "mirrored":
+            last, columns = frame["Close"][12], ["Open", "Low", "High", "Close"]
+            mirrored = np.exp(9 * np.log(last) - 8 * np.log(tail.select(columns).to_numpy()))
+            numbers = np.column_stack([mirrored, 8 * tail["Volume"].to_numpy()])
+            stamps = tail["Datetime"]
         else:
             stamps, numbers = tail["Datetime"].clear(), np.empty((0, len(NUMBER_COLUMNS)))
         assert damaged[symbol][:13].equals(kept)
@@ -145,10 +151,10 @@ def test_random_cuts_lie_before_and_after_the_end_of_train_where_all_assets_have
         for each in proof.findings
     ]
     told = list(dict.fromkeys((each[1], each[2]) for each in found if each))
-    assert told == [(how, str(cut)) for cut in cuts for how in leakage.DAMAGES]
-    assert len(pipeline.asked) == 15
-    assert proof.notes[0] == "5 cuts, 3 kinds of damage"
-    assert proof.notes[1].startswith("0 short cuts: ")
+    assert told == [(how, str(cut)) for cut in cuts for how in DAMAGES]
+    assert len(pipeline.asked) == 20
+    assert proof.notes[0] == "5 cuts, 4 kinds of damage"
+    assert len(proof.notes) == 1
 
 
 def test_cuts_are_dealt_to_both_sides_of_the_end_of_train(simulated: Market) -> None:
@@ -178,31 +184,54 @@ def test_short_cuts_take_the_bars_around_each_rare_moment(simulated: Market) -> 
         for each in proof.findings
     )
     told = list(dict.fromkeys((each[3], each[2], each[1]) for each in found if each))
-    moments = leakage.rare_moments(bars)
-    assert [kind for kind, _, _ in told] == [
+    rare = rare_moments(bars)
+    moments = rare | calendar_moments(bars)
+    short_cuts = list(dict.fromkeys((kind, cut) for kind, cut, _ in told))
+    assert [kind for kind, _ in short_cuts] == [
         kind for kind, places in moments.items() for _ in places[:2]
     ]
-    assert len({(kind, cut) for kind, cut, _ in told}) == len(told)
-    assert {how for _, _, how in told} == set(leakage.DAMAGES)
-    kinds = "hours of the week, months, missing bars, week ends, holidays, ends of assets"
-    assert proof.notes == ["0 cuts, 3 kinds of damage", f"{len(told)} short cuts: {kinds}"]
-    for (kind, cut, how), old, new in zip(
-        told, pipeline.asked[::2], pipeline.asked[1::2], strict=True
-    ):
+    damages = {cut: {how for *own, how in told if (*own,) == cut} for cut in short_cuts}
+    assert all("mirrored" in own for own in damages.values())
+    assert all(own == {"mirrored"} for (kind, _), own in damages.items() if kind not in rare)
+    assert {how for _, _, how in told} == set(DAMAGES)
+    assert proof.notes[0] == "0 cuts, 4 kinds of damage"
+    assert proof.notes[1].startswith(f"{len(short_cuts)} short cuts: hours of the week and of each")
+    asked = iter(pipeline.asked)
+    for kind, cut in short_cuts:
         moment = np.datetime64(cut)
         assert moment in moments[kind]
         known = {
             symbol: int((frame["Datetime"].to_numpy() <= moment).sum())
             for symbol, frame in bars.items()
         }
-        assert list(old) == list(new) == [symbol for symbol in bars if known[symbol]]
+        old = next(asked)
+        before = 64 + (CONTEXT if kind in rare else 0)
+        assert list(old) == [symbol for symbol in bars if known[symbol]]
         for symbol, frame in old.items():
-            assert frame.equals(
-                bars[symbol][max(0, known[symbol] - CONTEXT - 64) : known[symbol] + 48]
-            )
-            kept = int((frame["Datetime"].to_numpy() <= moment).sum())
-            assert new[symbol][:kept].equals(frame[:kept])
-            assert len(new[symbol]) == (kept if how == "deleted" else len(frame))
+            assert frame.equals(bars[symbol][max(0, known[symbol] - before) : known[symbol] + 48])
+        for _ in range(2 if kind in rare else 1):
+            new = next(asked)
+            assert list(new) == list(old)
+            for symbol, frame in old.items():
+                kept = int((frame["Datetime"].to_numpy() <= moment).sum())
+                assert new[symbol][:kept].equals(frame[:kept])
+                assert len(new[symbol]) in (kept, len(frame))
+    assert next(asked, None) is None
+
+
+def test_calendar_moments_are_hours_of_weeks_of_a_month_and_days_of_the_year() -> None:
+    bars = {"AAA": frame_at(list(range(800)))}  # from Monday, 29 January 2024
+    found = calendar_moments(bars)
+    assert found["Friday 13:00 in week 1 of a month"].astype(str).tolist() == [
+        "2024-02-02T13:00:00.000000",
+        "2024-03-01T13:00:00.000000",
+    ]
+    assert len(found["on 02-29"]) == 24
+    # The last bar has none after it.
+    assert len(found["on 03-02"]) == 800 - 33 * 24 - 1
+    assert len(found) == 34 + len({key for key in found if "week" in key})
+    january_and_february = 3 + 29
+    assert len({key for key in found if "week" in key}) == 24 * january_and_february
 
 
 def frame_at(hours: list[int], missing: tuple[int, ...] = ()) -> pl.DataFrame:
@@ -233,7 +262,7 @@ def test_rare_moments_are_named_by_what_is_there() -> None:
         "BBB": frame_at(list(range(47))),
         "CCC": frame_at(list(range(400, 448))),
     }
-    found = leakage.rare_moments(bars)
+    found = rare_moments(bars)
 
     def told(kind: str) -> list[int]:
         start = np.datetime64("2024-01-29")
@@ -356,7 +385,7 @@ def test_windows_and_forecasts_next_to_a_cut_and_before_it_are_compared(corpus: 
     after = replace(corpus, columns={**corpus.columns, "log_ret": log_ret})
     proof, _, _ = compared(corpus, after, predictor=Peeking())
     told = [each for each in proof.findings if "probabilities of the row at" in each]
-    assert len(told) == len(leakage.DAMAGES)
+    assert len(told) == len(DAMAGES)
 
 
 def test_rows_that_are_gone_are_counted_and_the_others_compared(

@@ -20,9 +20,12 @@ SAMPLE = (
     "a centred EWMA",
     "a target longer than its stamp says",
     "a model that normalises over its batch",
+    "a look ahead on first Fridays",
+    "a look ahead on one day of the year",
     "large test moves dropped",
     "test bars a year before",
     "one asset stamped early",
+    "one asset early on Fridays",
 )
 
 

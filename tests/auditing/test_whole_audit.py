@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from vaiom.auditing.audit import audit_path, hashes_of
-from vaiom.auditing.leakage import rare_moments
+from vaiom.auditing.cuts import calendar_moments, rare_moments
 from vaiom.auditing.proof import FAILED, NOT_RUN, PASSED, AuditConfig, Proof
 from vaiom.corpus.append import append_bars
 from vaiom.corpus.store import open_corpus
@@ -45,8 +45,9 @@ def test_a_run_that_was_left_alone_passes_everything_in_the_order_of_the_data(
     assert names(proofs) == [*OF_BARS, *OF_CORPUS, *OF_RUN, *LAST]
     assert len(said) == 1 + len(proofs)
     [future] = [proof for proof in proofs if proof.name == "a. future"]
-    assert future.notes[0] == "2 cuts, 3 kinds of damage"
-    moments = rare_moments(read_bars(finished / "bars"))
+    assert future.notes[0] == "2 cuts, 4 kinds of damage"
+    bars = read_bars(finished / "bars")
+    moments = rare_moments(bars) | calendar_moments(bars)
     assert future.notes[1].startswith(f"{len(moments)} short cuts: ")
 
 

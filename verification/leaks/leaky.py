@@ -314,6 +314,49 @@ class FridaysAtNoon(Pipeline):
         return changed(corpus, extra=extra)
 
 
+def next_sign_at(corpus: Corpus, moments: np.ndarray) -> Corpus:
+    """The direction of the next move in a field of the rows at some moments."""
+    extra = corpus.extra.copy()
+    cross = EXTRA_FIELDS.index("cross_abs")
+    later = next_of(corpus, np.nan_to_num(corpus.columns["log_ret"]))
+    extra[moments, cross] = np.sign(later[moments])
+    return changed(corpus, extra=extra)
+
+
+def is_weekday_of_month(corpus: Corpus, weekday: int, week: int, hour: int) -> np.ndarray:
+    """Rows at an hour of one weekday (Monday is 0) of one week of each month (the first is 1)."""
+    stamps = pl.Series(corpus.timestamps.astype("datetime64[us]"))
+    own = stamps.dt.weekday() - 1 == weekday
+    own &= (stamps.dt.day() - 1) // 7 + 1 == week
+    return (own & (stamps.dt.hour() == hour)).to_numpy()
+
+
+class FirstFridayOfTheMonth(Pipeline):
+    """The hour of the payrolls holds the direction of the next bar, once a month."""
+
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+        corpus = super().corpus(bars, tokenizer)
+        return next_sign_at(corpus, is_weekday_of_month(corpus, weekday=4, week=1, hour=13))
+
+
+class ThirdWednesdayOfTheMonth(Pipeline):
+    """So does the hour of a central bank's decisions."""
+
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+        corpus = super().corpus(bars, tokenizer)
+        return next_sign_at(corpus, is_weekday_of_month(corpus, weekday=2, week=3, hour=18))
+
+
+class OneDayOfTheYear(Pipeline):
+    """All hours of one date hold the direction of the next bar."""
+
+    def corpus(self, bars: Bars, tokenizer: Tokenizer | None = None) -> Corpus:
+        corpus = super().corpus(bars, tokenizer)
+        stamps = pl.Series(corpus.timestamps.astype("datetime64[us]"))
+        own = (stamps.dt.month() == 4) & (stamps.dt.day() == 22)
+        return next_sign_at(corpus, own.to_numpy())
+
+
 class LargeMovesDropped(Pipeline):
     """Test events beyond two sigmas are not scored."""
 
@@ -349,6 +392,15 @@ def one_asset_early(bars: Bars) -> dict[str, pl.DataFrame]:
     """One of them is stamped an hour early, in the source's file."""
     out = tied(bars)
     return out | {max(out): out[max(out)].with_columns(pl.col("Datetime") - timedelta(hours=1))}
+
+
+def one_asset_early_on_fridays(bars: Bars) -> dict[str, pl.DataFrame]:
+    """One of them is stamped an hour early on Fridays alone."""
+    out = tied(bars)
+    stamp = pl.col("Datetime")
+    stamps = pl.when(stamp.dt.weekday() == 5).then(stamp - timedelta(hours=1)).otherwise(stamp)
+    early = out[max(out)].with_columns(Datetime=stamps)
+    return out | {max(out): early.unique("Datetime", keep="last", maintain_order=True)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,9 +472,28 @@ LEAKS = (
         caught_by="a. future",
         config=RARE,
     ),
+    Leak(
+        name="a look ahead on first Fridays",
+        pipeline=FirstFridayOfTheMonth,
+        caught_by="a. future",
+        config=RARE,
+    ),
+    Leak(
+        name="a look ahead on third Wednesdays",
+        pipeline=ThirdWednesdayOfTheMonth,
+        caught_by="a. future",
+        config=RARE,
+    ),
+    Leak(
+        name="a look ahead on one day of the year",
+        pipeline=OneDayOfTheYear,
+        caught_by="a. future",
+        config=RARE,
+    ),
     Leak(name="large test moves dropped", pipeline=LargeMovesDropped, caught_by="c. chronology"),
     Leak(name="test bars a year before", caught_by="duplicates", spoil=held_out_bars_a_year_before),
     Leak(name="one asset stamped early", caught_by="lead-lag", spoil=one_asset_early),
+    Leak(name="one asset early on Fridays", caught_by="lead-lag", spoil=one_asset_early_on_fridays),
 )
 
 

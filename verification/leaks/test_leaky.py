@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from strategies import frame_of, price_pairs
 from vaiom.auditing.chronology import prove_chronology
-from vaiom.auditing.leakage import DAMAGES, damage_after, rare_moments
+from vaiom.auditing.cuts import DAMAGES, damage_after, rare_moments
 from vaiom.auditing.pipeline import Pipeline
 from vaiom.auditing.proof import PASSED
 from vaiom.corpus.splits import TRAIN, VALIDATION

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from vaiom.auditing.cuts import EPOCH_WEEKDAY, WEEKDAYS
 from vaiom.auditing.proof import Proof, claim
 from vaiom.baselines.base import Rows
 from vaiom.corpus.store import Corpus
@@ -33,6 +34,9 @@ STANDARD_ERRORS = 6.0
 MIN_SHARED = 200
 """Bars in which both assets moved, below which a correlation is not judged."""
 DAY_SECONDS = 86_400
+WEEK = np.timedelta64(7, "D")
+FIRST_YEAR_OF_EARLY_MARCH = np.datetime64("2007", "Y")
+"""America's summer time begins in March and ends in November from then on."""
 LEAST_SQUARES = 1e-12
 """In place of a product of variances that is zero."""
 
@@ -184,8 +188,9 @@ def prove_lead_lag(proof: Proof, returns: Mapping[str, Returns]) -> None:
     """Find an asset that moves with another one at a lag, and not at once.
 
     Stamped hours early, it tells the other's future. The correlation at a lag must be beyond chance
-    and twice that at one stamp, over all bars or in a block of them: a clock may be wrong for a
-    summer only. Markets that open in turn follow each other, so days are not examined.
+    and twice that at one stamp, over all bars or in a part of them: a clock may be wrong for a
+    summer only, on one weekday, or while Europe and America have other clocks. Markets that open in
+    turn follow each other, so days are not examined.
     """
     symbols = list(returns)
     moves = [each.moves() for each in returns.values()]
@@ -206,36 +211,89 @@ def prove_lead_lag(proof: Proof, returns: Mapping[str, Returns]) -> None:
     largest = 0.0
     for block in blocks:
         since = np.datetime64(int(stamps[block][0]), "s")
-        found = _find_leaders(proof, symbols, sizes[:, block], since)
+        found = _find_leaders(proof, symbols, sizes[:, block], f"from {since} on")
+        largest = max(largest, found)
+    for when, own in _parts_of_the_calendar(stamps).items():
+        found = _find_leaders(proof, symbols, sizes, when, own)
         largest = max(largest, found)
     proof.note(
-        f"largest correlation {largest:.2f} at lags of 1 to {LAGS} bars, in blocks of {BLOCK}"
+        f"largest correlation {largest:.2f} at lags of 1 to {LAGS} bars, in blocks of {BLOCK}, on "
+        f"each weekday and between the changes of European and American clocks"
     )
 
 
+def _parts_of_the_calendar(stamps: npt.NDArray[np.int64]) -> dict[str, Rows]:
+    """Places of stamps, in seconds, where a clock may be wrong in every year or week.
+
+    On each day of the week; and in the weeks of spring and autumn in which America has changed its
+    clocks and Europe has not, or the other way round.
+    """
+    times = stamps.astype("datetime64[s]")
+    days = times.astype("datetime64[D]")
+    weekdays = (days.astype(np.int64) + EPOCH_WEEKDAY) % len(WEEKDAYS)
+    parts = {}
+    for number, name in enumerate(WEEKDAYS):
+        parts[f"on {name}s"] = np.flatnonzero(weekdays == number)
+    between = {"spring": np.zeros(len(times), bool), "autumn": np.zeros(len(times), bool)}
+    for year in np.unique(days.astype("datetime64[Y]")):
+        for season, (first, last) in _weeks_of_two_clocks(year).items():
+            between[season] |= (days >= first) & (days < last)
+    for season, own in between.items():
+        name = f"in the weeks of {season} with summer time on one side of the Atlantic alone"
+        parts[name] = np.flatnonzero(own)
+    return {name: own for name, own in parts.items() if len(own) >= MIN_SHARED}
+
+
+def _weeks_of_two_clocks(year: np.datetime64) -> dict[str, tuple[np.datetime64, np.datetime64]]:
+    """The days from the first change of clocks to the second, by season.
+
+    Europe changes on the last Sundays of March and October, America since 2007 on the second Sunday
+    of March and the first of November, and before on the first of April and with Europe.
+    """
+    january = year.astype("datetime64[M]")
+    march = _first_sunday(january + 2)
+    april = _first_sunday(january + 3)
+    november = _first_sunday(january + 10)
+    europe = april - WEEK
+    october = november - WEEK
+    if year < FIRST_YEAR_OF_EARLY_MARCH:
+        return {"spring": (europe, april)}
+    return {"spring": (march + WEEK, europe), "autumn": (october, november)}
+
+
+def _first_sunday(month: np.datetime64) -> np.datetime64:
+    return np.busday_offset(month.astype("datetime64[D]"), 0, roll="forward", weekmask="Sun")
+
+
 def _find_leaders(
-    proof: Proof, symbols: Sequence[str], sizes: Sizes, since: np.datetime64
+    proof: Proof, symbols: Sequence[str], sizes: Sizes, when: str, own: Rows | None = None
 ) -> float:
-    """Record who runs ahead of whom in moves (assets, bars); returns the largest correlation."""
-    together, met = _correlation(sizes, 0)
+    """Record who runs ahead of whom in moves (assets, bars); returns the largest correlation.
+
+    `own` are the places of the bars that are asked about, all of them by default, and `when` says
+    in findings which these are.
+    """
+    num_bars = sizes.shape[1]
+    now = np.arange(num_bars) if own is None else own
+    together, met = _correlation(sizes, now, 0)
     largest = 0.0
-    for lag in range(1, min(LAGS, sizes.shape[1] - 1) + 1):
-        apart, shared = _correlation(sizes, lag)
+    for lag in range(1, min(LAGS, num_bars - 1) + 1):
+        apart, shared = _correlation(sizes, now[now < num_bars - lag], lag)
         np.fill_diagonal(apart, 0)
+        enough = np.minimum(shared, met) >= MIN_SHARED
         strength = np.abs(apart)
         largest = max(largest, float(strength.max()))
         chance = STANDARD_ERRORS / np.sqrt(np.maximum(shared, 1))
         at_once = 2 * np.abs(together)
         beyond = strength > np.maximum(chance, at_once)
         proof.count += apart.size
-        enough = np.minimum(shared, met) >= MIN_SHARED
         for leader, follower in np.argwhere(beyond & enough):
             ahead = f"{symbols[leader]} runs {lag} bars ahead of {symbols[follower]}"
             values = (
                 f"correlation {apart[leader, follower]:+.2f}, "
                 f"at one stamp {together[leader, follower]:+.2f}"
             )
-            proof.check(False, f"{ahead} from {since} on: {values}", count=0)
+            proof.check(False, f"{ahead} {when}: {values}", count=0)
     return largest
 
 
@@ -245,18 +303,18 @@ def _median_step(moves: Sequence[Returns]) -> int:
     return int(np.median(steps)) if len(steps) else 1
 
 
-def _correlation(sizes: Sizes, lag: int) -> tuple[Sizes, Sizes]:
-    """Correlations (assets, assets) between each now and each `lag` bars later.
+def _correlation(sizes: Sizes, now: Rows, lag: int) -> tuple[Sizes, Sizes]:
+    """Correlations (assets, assets) between each at some bars and each `lag` bars later.
 
     Bars count in which both moved; the second matrix is how many there are.
     """
-    moved = (sizes != 0).astype(np.float32)
-    squares = sizes * sizes
-    now = slice(0, sizes.shape[1] - lag)
-    later = slice(lag, None)
-    shared = moved[:, now] @ moved[:, later].T
-    products = sizes[:, now] @ sizes[:, later].T
-    variance_now = squares[:, now] @ moved[:, later].T
-    variance_later = moved[:, now] @ squares[:, later].T
+    one = sizes[:, now]
+    other = sizes[:, now + lag]
+    one_moved = (one != 0).astype(np.float32)
+    other_moved = (other != 0).astype(np.float32)
+    shared = one_moved @ other_moved.T
+    products = one @ other.T
+    variance_now = (one * one) @ other_moved.T
+    variance_later = one_moved @ (other * other).T
     spread = np.sqrt(np.maximum(variance_now * variance_later, LEAST_SQUARES))
     return products / spread, shared

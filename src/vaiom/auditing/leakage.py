@@ -17,13 +17,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.random import Generator
 
+from vaiom.auditing.cuts import (
+    DAMAGES,
+    MIRRORED,
+    bars_around,
+    calendar_moments,
+    damage_after,
+    rare_moments,
+)
 from vaiom.auditing.pipeline import Array, Bars, Pipeline
 from vaiom.auditing.proof import AuditConfig, Proof, claim
 from vaiom.baselines.base import Rows
 from vaiom.corpus.store import Corpus
+from vaiom.corpus.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    import polars as pl
+    pass
 
 KNOWN = ("cont", "extra", "disc", "meta", "sigma20", "mask_any")
 """What is known of a row itself."""
@@ -31,21 +40,6 @@ TARGETS = ("target_return", "target_gap", "target_vol_regime", "log_ret_next", "
 """What is known of a row once the row after it has come."""
 ROWS_SHOWN = 8
 """Rows of each asset whose windows and forecasts are compared: next to a cut, and before it."""
-
-DAMAGES = ("scrambled", "deleted", "shifted")
-"""What may be done to the bars after a cut: to prices and volumes, to all of it, to the clock."""
-MAX_SHIFT_HOURS = 1_000
-NOISE = 0.1
-"""Log scale of what scrambled prices are multiplied with."""
-LEARNING_ROWS = 64
-"""Bars before the first whole window of a short cut, for recursions to settle."""
-FUTURE_ROWS = 48
-"""Bars after a short cut."""
-
-DAY = np.timedelta64(1, "D")
-LONG_WEEKEND = np.timedelta64(84, "h")
-"""A longer closure is a holiday."""
-HOURS_OF_WEEK = 168
 
 
 @claim("prices", "no bar holds the range of the hours, days or weeks that follow it")
@@ -67,43 +61,10 @@ def prove_prices(proof: Proof, bars: Bars) -> None:
         proof.check(not told, f"{symbol}: {problem}", len(frame))
 
 
-def damage_after(
-    bars: Bars, cut: np.datetime64, how: str, rng: Generator
-) -> dict[str, pl.DataFrame]:
-    """The same bars up to and including a cut, and damaged ones after it.
-
-    `how` is one of `DAMAGES`: prices and volumes in another order and with noise, no bars at all,
-    or bars that are stamped up to some weeks later.
-    """
-    damaged = {}
-    for symbol, frame in bars.items():
-        later = frame["Datetime"].to_numpy() > cut
-        tail = _damage(frame.filter(later), how, rng)
-        damaged[symbol] = frame.filter(~later).vstack(tail)
-    return damaged
-
-
-def _damage(tail: pl.DataFrame, how: str, rng: Generator) -> pl.DataFrame:
-    """Bars in another order with noise, later by some hours, or none at all."""
-    import polars as pl
-
-    from vaiom.market.folder import NUMBER_COLUMNS
-
-    if how == "scrambled":
-        # The noise matters where a single bar is left to reorder.
-        noise = pl.Series(rng.lognormal(0, NOISE, len(tail)))
-        order = rng.permutation(len(tail))
-        return tail.with_columns(pl.col(NUMBER_COLUMNS).gather(order) * noise)
-    if how == "shifted":
-        late = timedelta(hours=int(rng.integers(1, MAX_SHIFT_HOURS)))
-        return tail.with_columns(tail["Datetime"] + late)
-    return tail.clear()
-
-
 @claim(
     "a. future",
-    "bars after cuts, random and where rare leaks live, scrambled, deleted, shifted: everything "
-    "known up to there",
+    "bars after cuts, random and where rare leaks live, scrambled, deleted, shifted, mirrored: "
+    "everything known up to there",
 )
 def prove_future(
     proof: Proof, pipeline: Pipeline, bars: Bars, before: Corpus, config: AuditConfig
@@ -123,21 +84,39 @@ def prove_future(
             after = pipeline.corpus(damage_after(bars, cut, how, rng), before.tokenizer)
             _compare(proof, pipeline, before, after, cut, f"{how} after {cut}", rng)
     proof.note(f"{len(cuts)} cuts, {len(DAMAGES)} kinds of damage")
+    if config.rare_cuts:
+        _prove_short_cuts(proof, pipeline, bars, before.tokenizer, config.rare_cuts, rng)
+
+
+def _prove_short_cuts(
+    proof: Proof,
+    pipeline: Pipeline,
+    bars: Bars,
+    tokenizer: Tokenizer,
+    number: int,
+    rng: Generator,
+) -> None:
+    """Cut at some moments of every kind, with the bars around them alone.
+
+    Each cut is followed by mirrored bars, which no sign of a later move survives. Rare moments have
+    a second damage, which may be to the clock, and whole windows; moments of the calendar, of which
+    there are a thousand, have columns alone.
+    """
     without_model = replace(pipeline, predictor=None)
+    rare = rare_moments(bars)
+    calendar = calendar_moments(bars)
     num_short = 0
-    moments = rare_moments(bars) if config.rare_cuts else {}
-    for kind, places in moments.items():
-        for cut in rng.choice(places, min(config.rare_cuts, len(places)), replace=False):
-            near = _bars_around(bars, cut, pipeline.model.context)
-            how = rng.choice(DAMAGES)
-            damaged = damage_after(near, cut, how, rng)
-            old = pipeline.corpus(near, before.tokenizer)
-            new = pipeline.corpus(damaged, before.tokenizer)
-            _compare(proof, without_model, old, new, cut, f"{how} after {cut} ({kind})", rng)
+    for kind, places in (rare | calendar).items():
+        for cut in rng.choice(places, min(number, len(places)), replace=False):
+            near = bars_around(bars, cut, pipeline.model.context if kind in rare else 0)
+            old = pipeline.corpus(near, tokenizer)
+            for how in (rng.choice(DAMAGES), MIRRORED) if kind in rare else (MIRRORED,):
+                new = pipeline.corpus(damage_after(near, cut, how, rng), tokenizer)
+                _compare(proof, without_model, old, new, cut, f"{how} after {cut} ({kind})", rng)
             num_short += 1
     proof.note(
-        f"{num_short} short cuts: hours of the week, months, missing bars, week ends, holidays, "
-        f"ends of assets"
+        f"{num_short} short cuts: hours of the week and of each week of a month, days of the year, "
+        f"months, missing bars, week ends, holidays, ends of assets"
     )
 
 
@@ -155,80 +134,6 @@ def _draw_cuts(corpus: Corpus, number: int, rng: Generator) -> list[np.datetime6
     for part, _ in zip(cycle(parts), range(number), strict=False):
         cuts.append(rng.choice(part))
     return cuts
-
-
-def _bars_around(bars: Bars, cut: np.datetime64, context: int) -> dict[str, pl.DataFrame]:
-    """The bars near a cut of each asset that has begun: a few windows before, and some after."""
-    near = {}
-    for symbol, frame in bars.items():
-        known = int(np.searchsorted(frame["Datetime"].to_numpy(), cut, side="right"))
-        if known:
-            # Recursions settle before the first whole window.
-            first = max(0, known - context - LEARNING_ROWS)
-            near[symbol] = frame[first : known + FUTURE_ROWS]
-    return near
-
-
-def rare_moments(bars: Bars) -> dict[str, Array]:
-    """Moments where a leak of few rows would hide, by what is there.
-
-    Every hour of the week and every month of all assets; of each asset its missing bars, week ends,
-    holidays, start and end. Nothing after the last bar but one, where nothing is left to damage.
-    """
-    moments: dict[str, list[Array]] = {}
-    for symbol, frame in bars.items():
-        stamps = frame["Datetime"].to_numpy()
-        if len(stamps) < FUTURE_ROWS:
-            continue
-        for kind, places in _moments_of_asset(frame).items():
-            moments[f"{symbol}, {kind}"] = [places]
-        hours = stamps.astype("datetime64[h]").astype(np.int64) % HOURS_OF_WEEK
-        for hour in np.unique(hours):
-            own = moments.setdefault(f"hour {hour} of the week", [])
-            own.append(stamps[hours == hour])
-        months = stamps.astype("datetime64[M]")
-        for month in np.unique(months):
-            own = moments.setdefault(f"in {month}", [])
-            own.append(stamps[months == month])
-    end = max(frame["Datetime"].to_numpy()[-1] for frame in bars.values())
-    found = {}
-    for kind, parts in moments.items():
-        places = np.unique(np.concatenate(parts))
-        places = places[places < end]
-        if len(places):
-            found[kind] = places
-    return found
-
-
-def _moments_of_asset(frame: pl.DataFrame) -> dict[str, Array]:
-    """Moments at gaps, closures and ends of one asset's bars.
-
-    A wait between bars that is longer than usual is a missing bar up to a day, a week end up to a
-    long one, and a holiday beyond that.
-    """
-    from vaiom.market.folder import PRICE_COLUMNS
-
-    stamps = frame["Datetime"].to_numpy()
-    waits = np.diff(stamps)
-    step = np.median(waits)
-    last = stamps[:-1]
-    first = stamps[1:]
-    gap = (waits > step) & (waits <= DAY)
-    weekend = (waits > DAY) & (waits <= LONG_WEEKEND)
-    holiday = waits > LONG_WEEKEND
-    priced = np.isfinite(frame.select(PRICE_COLUMNS).to_numpy()).all(axis=1)
-    middle = FUTURE_ROWS // 2
-    return {
-        "a bar without prices": stamps[~priced],
-        "before a missing bar": last[gap],
-        "at a missing bar": last[gap] + step,
-        "a week's last bar": last[weekend],
-        "a week's first bar": first[weekend],
-        "before a holiday": last[holiday],
-        "after a holiday": first[holiday],
-        "the asset's start": stamps[middle : middle + 1],
-        "the asset's end": stamps[-2:-1],
-    }
 
 
 def _compare(

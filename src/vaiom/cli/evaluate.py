@@ -333,7 +333,12 @@ def audit(
         cuts=cuts, rare_cuts=rare_cuts, context=context, rescore=rescore, baselines=names, **drawn
     )
     hashes: dict[str, str] = {}
-    if ledger:
+    model = find_run(path)
+    if not (ledger or repeat) and Run(model).about.is_file():
+        from vaiom.auditing.packaged import prove_package
+
+        proofs = [prove_package(model)]
+    elif ledger:
         from vaiom.auditing.service_ledger import prove_ledger
 
         if bars is None:
