@@ -210,6 +210,20 @@ def test_what_a_series_lacks_is_said_everywhere(kind: str, tmp_path: Path, vaiom
     assert not [each for each in forecast["notes"] if each.startswith(tuple(others))]
 
 
+def test_a_fifth_of_the_bars_missing_is_said(tmp_path: Path, vaiom: Vaiom) -> None:
+    whole = write_hours(tmp_path / "EURUSD.csv")
+    (forecast,) = vaiom("forecast", tmp_path / "EURUSD.csv", "--json").json()["forecasts"]
+    assert not [note for note in forecast["notes"] if note.startswith("missing bars")]
+    is_kept = np.random.default_rng(5).random(len(whole)) < 0.8
+    whole.filter(pl.Series(is_kept)).write_csv(tmp_path / "EURUSD.csv")
+    ran = vaiom("forecast", tmp_path / "EURUSD.csv")
+    assert re.search(r"EURUSD: missing bars: (19|20|21)% of those expected", ran.err)
+    vaiom("data", "import", tmp_path / "EURUSD.csv", "--out", tmp_path / "bars")
+    findings = vaiom("data", "check", tmp_path / "bars", "--json").json()["findings"]
+    (found,) = [each for each in findings if each["kind"] == "missing_bars"]
+    assert found["count"] == pytest.approx(len(whole) - is_kept.sum(), rel=0.15)
+
+
 def test_a_file_of_dates_and_closes_is_imported_and_forecast(tmp_path: Path, vaiom: Vaiom) -> None:
     bars = random_bars(400, seed=5)
     file = tmp_path / "EURUSD.csv"

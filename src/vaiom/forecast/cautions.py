@@ -12,12 +12,15 @@ from vaiom.features.fields import (
     has_flag,
     lacks_range,
 )
-from vaiom.features.typing import Columns
+from vaiom.features.typing import Columns, Ints
 from vaiom.forecast.bars import CLOCK_ALLOWANCE
+from vaiom.market.gaps import MAX_MISSING_SHARE, missing_share
 from vaiom.market.symbols import find_pair, usual_symbol
 
 CHECKED_ROWS = 240
 """The newest rows by which it is told what a series lacks."""
+MISSING_ROWS = 1024
+"""The newest rows among which missing bars are counted."""
 MIN_SHARE_WITHOUT = 0.95
 """A series has no ranges, or no volume, if so many of its moving bars have none."""
 
@@ -37,8 +40,13 @@ def mask_notes(flags: int) -> list[str]:
     ]
 
 
-def input_notes(columns: Columns, fields: Sequence[str]) -> list[str]:
-    """Notes on what the newest moving bars lack of that which a model with these fields reads."""
+def input_notes(columns: Columns, fields: Sequence[str], step: int) -> list[str]:
+    """Notes on what the bars lack: ranges or volumes, if a model reads these fields, and bars."""
+    return [*_absence_notes(columns, fields), *_missing_notes(columns["timestamp"], step)]
+
+
+def _absence_notes(columns: Columns, fields: Sequence[str]) -> list[str]:
+    """Notes on what the newest moving bars have no value of."""
     read = [name for name in ("range_z", "activity") if name in fields]
     newest = {name: columns[name][-CHECKED_ROWS:] for name in ("flags", "ret_z", *read)}
     moving = ~has_flag(newest["flags"], ANY_MASK)
@@ -56,6 +64,26 @@ def input_notes(columns: Columns, fields: Sequence[str]) -> list[str]:
         if num_without >= MIN_SHARE_WITHOUT * num_moving:
             note = f"{words} {num_without} of the last {num_moving} moving bars"
             notes.append(f"{note}; the forecast is worse for it")
+    return notes
+
+
+def _missing_notes(seconds: Ints, step: int) -> list[str]:
+    """A note if many bars are missing between the stamps of a window."""
+    share = missing_share(seconds[-MISSING_ROWS:], step)
+    if share <= MAX_MISSING_SHARE:
+        return []
+    return [f"missing bars: {share:.0%} of those expected lately are not there"]
+
+
+def context_notes(
+    missing_assets: Sequence[str], as_of: datetime, num_bars: int, context: int
+) -> list[str]:
+    """Notes on other assets without a bar at the last stamp, and on a short history."""
+    notes = []
+    if missing_assets:
+        notes.append(f"without other assets: no bar at {as_of} of {', '.join(missing_assets)}")
+    if num_bars < context:
+        notes.append(f"short context: {num_bars} bars where the model can use {context}")
     return notes
 
 

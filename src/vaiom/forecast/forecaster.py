@@ -26,9 +26,9 @@ from vaiom.features.cross import cross_columns
 from vaiom.features.fields import UNKNOWN_ASSET
 from vaiom.features.inputs import inputs_of
 from vaiom.features.rows import BarFeatures, RowColumns, bars_of
+from vaiom.forecast import cautions
 from vaiom.forecast.backend import BATCH, Backend, Events, Meta, Probabilities
 from vaiom.forecast.bars import MIN_BARS, moment_of, moment_or_now, prepare_bars
-from vaiom.forecast.cautions import clock_notes, input_notes, mask_notes, unknown_asset_note
 from vaiom.forecast.frames import frames_by_symbol, split_assets, table_like
 from vaiom.forecast.joint_forecast import dependence_after, fitted_dependence, join, score_last_rows
 from vaiom.forecast.opening import find_model_file, open_model
@@ -359,20 +359,15 @@ class Forecaster:
         if target.bars > 1:
             target_time = moment_of(next_stamp(stamps, self.rows.step, target.bars))
         stale_since = next_bar + self.timeframe  # when the next bar has closed
-        notes = mask_notes(int(window.columns["flags"][-1]))
+        notes = cautions.mask_notes(int(window.columns["flags"][-1]))
         masked = bool(notes)
         now = now and moment_or_now(now)
         if now is not None:
-            notes += clock_notes(as_of, next_bar, self.timeframe, now)
+            notes += cautions.clock_notes(as_of, next_bar, self.timeframe, now)
         if asset == UNKNOWN_ASSET:
-            notes.append(unknown_asset_note(window.symbol, self.symbols))
-        notes += input_notes(window.columns, self.rows.own_fields)
-        if window.missing_assets:
-            missing = ", ".join(window.missing_assets)
-            notes.append(f"without other assets: no bar at {as_of} of {missing}")
-        if len(stamps) < self.context:
-            seen = f"{len(stamps)} bars where the model can use {self.context}"
-            notes.append(f"short context: {seen}")
+            notes.append(cautions.unknown_asset_note(window.symbol, self.symbols))
+        notes += cautions.input_notes(window.columns, self.rows.own_fields, self.rows.step)
+        notes += cautions.context_notes(window.missing_assets, as_of, len(stamps), self.context)
         return ReturnDistribution(
             symbol=window.symbol,
             probs=np.broadcast_to(probs, len(probs)),  # read-only: a cache may hold the same array

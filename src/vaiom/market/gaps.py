@@ -20,7 +20,10 @@ from vaiom.market.sessions import DAY, HOUR, MINUTE, WEEK, find_closures
 
 MIN_PRESENT_SHARE = 0.01
 """If fewer of the bars between the first and the last stamp exist, a stamp must be wrong."""
+MAX_MISSING_SHARE = 0.1
+"""If more of the expected bars are missing, a series is poor."""
 LONG_GAP = 6 * HOUR
+SHORT_GAP_BARS = 6
 
 _EPOCH = datetime(1970, 1, 1)
 
@@ -78,11 +81,33 @@ def find_gaps(stamps: pl.Series, timeframe: int | None) -> tuple[Gaps, list[Find
         missing_on_holidays=sum(on_holidays),
         longest_closures=tuple(longest),
     )
+    summary = f"bars missing of {gaps.expected_bins:,} in usual trading hours, holidays included"
+    is_poor = gaps.missing_bins > MAX_MISSING_SHARE * gaps.expected_bins
+    poor = finding("missing_bars", Severity.WARNING, is_poor * gaps.missing_bins, summary)
     fewest = max(2, LONG_GAP / step)
     long = [closure for closure in closures if closure.bins >= fewest and not closure.holiday]
     num_missing = sum(closure.bins for closure in long)
     summary = f"bars missing from usual trading hours in long gaps outside holidays ({len(long)})"
-    return gaps, finding("gap", Severity.INFO, num_missing, summary, map(str, long))
+    return gaps, [
+        *poor,
+        *finding("gap", Severity.INFO, num_missing, summary, map(str, long)),
+    ]
+
+
+def missing_share(seconds: NDArray[np.integer], step: int) -> float:
+    """The share of bars missing in usual trading hours, 0 where short gaps are few.
+
+    Gaps of at most six bars are counted first, which is fast; whether they are pauses of every
+    week is asked only where these are many.
+    """
+    waits = np.diff(seconds.astype(np.int64)) // step
+    short = waits[(waits > 1) & (waits <= SHORT_GAP_BARS)]
+    num_short = int((short - 1).sum())
+    is_counted = step <= DAY and not WEEK % step
+    if not is_counted or num_short <= MAX_MISSING_SHARE * (len(seconds) + num_short):
+        return 0.0
+    missing = find_closures(seconds.astype(np.int64), step)
+    return float(missing.bars.sum() / max(1, missing.expected))
 
 
 def _far_stamps(stamps: pl.Series, seconds: NDArray[np.int64]) -> list[Finding]:
