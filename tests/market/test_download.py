@@ -591,3 +591,9 @@ def test_a_folder_that_cannot_be_written(server: FeedServer, tmp_path: Path) -> 
     with pytest.raises(DataError, match="cannot write"):
         fetch(server, tmp_path / "out", 1)
     assert server.seen == []
+
+
+def test_what_dukascopy_does_not_have_is_said_to_be_its(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"Dukascopy[\s\S]*data import"):
+        download(["BTCUSDT"], date(2024, 1, 1), date(2024, 1, 2), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

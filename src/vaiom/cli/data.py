@@ -57,9 +57,7 @@ def download(
         **options,
     )
     num_days = answer.json["days_unsettled"]
-    warning = (
-        f"note: {num_days} days are not settled at the source yet; run the command again later"
-    )
+    warning = f"note: {num_days} days are not settled at the source yet; run again later"
     return replace(answer, warnings=[warning] if num_days else [])
 
 
@@ -115,11 +113,10 @@ def import_(
     )
     named = describe_naming(answer.json["symbols"]).items()
     notes = [f"note: {symbol} is {words}" for symbol, words in named]
-    others = list_others(paths)
-    if others:
+    if others := list_others(paths):
         shown = ", ".join(file.name for file in others[:8])
-        skipped = f"note: {len(others)} files of other kinds were passed over: {shown}"
-        notes.append(f"{skipped}; name those that hold bars")
+        skipped = f"{len(others)} files of other kinds were passed over: {shown}"
+        notes.append(f"note: {skipped}; name those that hold bars")
     return replace(answer, notes=notes)
 
 

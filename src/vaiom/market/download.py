@@ -121,8 +121,8 @@ def _check_request(symbols: Iterable[str], first: date, last: date, today: date)
     for symbol in unique:
         price_scale_of(
             symbol,
-            fix="check the spelling; files of other instruments come in with `vaiom data import "
-            "--price-scale`",
+            fix="Dukascopy has currency pairs and metals, and this downloads no others: check the "
+            "spelling, or bring in files of other sources with `vaiom data import`",
         )
     return unique
 
