@@ -42,7 +42,6 @@ FILES: dict[str, tuple[str, str | bytes, tuple[str, ...]]] = {
         ("'Close'", "--column Close="),
     ),
     "a repeated stamp": ("EURUSD.csv", HEADER + FIRST + FIRST, ("repeated", "line 3", "--repair")),
-    "no symbol": ("prices.csv", HEADER + FIRST, ("--symbol",)),
     "a truncated .bi5": (
         BI5,
         made_up_day(datetime(2019, 2, 4).date())[:-20],

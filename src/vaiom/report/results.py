@@ -17,7 +17,8 @@ from vaiom.evaluation.joint_scores import JointEvaluation
 from vaiom.evaluation.mixture import MixtureReport
 from vaiom.evaluation.record import Evaluation
 from vaiom.evaluation.scores import MODEL
-from vaiom.report.columns import (
+from vaiom.report.contents import RunContents
+from vaiom.report.result_columns import (
     AGAINST,
     BACKTESTS,
     BARS,
@@ -35,7 +36,6 @@ from vaiom.report.columns import (
     TESTS,
     _of_gain,
 )
-from vaiom.report.contents import RunContents
 from vaiom.report.tables import (
     Column,
     Table,
