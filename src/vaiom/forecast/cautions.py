@@ -40,9 +40,12 @@ def mask_notes(flags: int) -> list[str]:
     ]
 
 
-def input_notes(columns: Columns, fields: Sequence[str], step: int) -> list[str]:
+def input_notes(columns: Columns, fields: Sequence[str], step: int, context: int) -> list[str]:
     """Notes on what the bars lack: ranges or volumes, if a model reads these fields, and bars."""
-    return [*_absence_notes(columns, fields), *_missing_notes(columns["timestamp"], step)]
+    return [
+        *_absence_notes(columns, fields),
+        *_missing_notes(columns["timestamp"][-context:], step),
+    ]
 
 
 def _absence_notes(columns: Columns, fields: Sequence[str]) -> list[str]:

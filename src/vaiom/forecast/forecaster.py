@@ -366,7 +366,9 @@ class Forecaster:
             notes += cautions.clock_notes(as_of, next_bar, self.timeframe, now)
         if asset == UNKNOWN_ASSET:
             notes.append(cautions.unknown_asset_note(window.symbol, self.symbols))
-        notes += cautions.input_notes(window.columns, self.rows.own_fields, self.rows.step)
+        notes += cautions.input_notes(
+            window.columns, self.rows.own_fields, self.rows.step, self.context
+        )
         notes += cautions.context_notes(window.missing_assets, as_of, len(stamps), self.context)
         return ReturnDistribution(
             symbol=window.symbol,
